@@ -1,0 +1,15 @@
+//! What both sides of shedder share: the plain types in the maps, the names of maps and programs, and the
+//! pure logic that judges a packet.
+//!
+//! The crate has no dependency and allocates nothing, so the same code is tested on the host and runs in the
+//! kernel. Clock, packet bytes and state are arguments.
+#![no_std]
+
+pub mod abi;
+pub mod address;
+pub mod class;
+pub mod control;
+pub mod counters;
+pub mod gate;
+pub mod level;
+pub mod limits;

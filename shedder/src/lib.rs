@@ -1,0 +1,5 @@
+//! The load shedder: one way from sensors to the kernel, and one way back from counters to metrics.
+
+pub mod config;
+pub mod quota;
+pub mod snapshot;

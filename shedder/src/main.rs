@@ -1,0 +1,2 @@
+//! The `shedder` command.
+fn main() {}
