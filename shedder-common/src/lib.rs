@@ -5,11 +5,19 @@
 //! kernel. Clock, packet bytes and state are arguments.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod abi;
 pub mod address;
 pub mod class;
 pub mod control;
 pub mod counters;
+pub mod fingerprint;
 pub mod gate;
+pub mod gcra;
+pub mod judge;
 pub mod level;
 pub mod limits;
+pub mod local_addresses;
+pub mod packet;

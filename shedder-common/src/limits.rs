@@ -145,22 +145,12 @@ impl SourceRule {
     }
 }
 
-/// Key of `SOURCES`: a prefix of an address in the common form.
+/// What a key of `DESTINATIONS` holds after its prefix length, which counts 32 bits for the policy and those of
+/// the address. A key of `SOURCES` holds an [`Address`](crate::address::Address) alone. IPv4 prefixes are 96 bits
+/// longer than usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct SourceKey {
-    /// Bits of `address` that count, IPv4 prefixes 96 more than usual.
-    pub prefix_bits: u32,
-    /// The address.
-    pub address: crate::address::Address,
-}
-
-/// Key of `DESTINATIONS`: a policy slot and a prefix of an address in the common form.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct DestinationKey {
-    /// Bits that count of what follows: 32 for the policy, then those of the address.
-    pub prefix_bits: u32,
+pub struct PolicyAddress {
     /// The policy slot, always compared whole.
     pub policy: u32,
     /// The address.
@@ -181,8 +171,7 @@ crate::abi::plain! {
     ClassLimits: 48,
     PolicyLimits: 5 * 48 + 8 + 24,
     PolicyState: 128,
-    SourceKey: 20,
-    DestinationKey: 24,
+    PolicyAddress: 20,
     SocketRecord: 8,
 }
 

@@ -1,0 +1,470 @@
+//! The decision: what becomes of a new connection attempt. The same code runs in the kernel, on maps, and in
+//! tests, on memory.
+
+use crate::class::{CLASSES, Class};
+use crate::control::{Control, HAS_SOURCES, Mode};
+use crate::counters::{Exempt, FailOpen};
+use crate::fingerprint::{Fingerprint, Memory};
+use crate::gate::Gate;
+use crate::gcra::{self, Rate};
+use crate::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, SourceRule, UNLIMITED};
+use crate::packet::parse::Attempt;
+
+/// A 64-bit word that several CPUs change.
+pub trait Cell {
+    /// The value now.
+    fn load(&self) -> u64;
+    /// Replaces `old` by `new`; false where the value is no longer `old`.
+    fn compare_exchange(&self, old: u64, new: u64) -> bool;
+    /// Sets the value.
+    fn store(&self, value: u64);
+}
+
+/// What a decision reads and changes: maps in the kernel, memory in tests.
+pub trait Environment {
+    /// A word of state.
+    type Word: Cell;
+
+    /// Mode, lease and bank; `None` where the map is missing.
+    fn control(&self) -> Option<Control>;
+    /// The monotonic clock, some milliseconds coarse.
+    fn now_ns(&self) -> u64;
+    /// The policy slot of a port in a bank; 0 is none.
+    fn policy(&self, bank: u32, port: u16) -> u32;
+    /// The limits of a policy in a bank.
+    fn limits(&self, bank: u32, policy: u32) -> Option<&PolicyLimits>;
+    /// Whether the destination is an address of this host.
+    fn is_local(&self, attempt: &Attempt) -> bool;
+    /// Whether the destination is among the CIDRs of a policy.
+    fn is_listed(&self, policy: u32, attempt: &Attempt) -> bool;
+    /// What is known of the source.
+    fn source_rule(&self, attempt: &Attempt) -> SourceRule;
+    /// The remembered word of a fingerprint slot.
+    fn fingerprint(&self, slot: u32) -> Option<&Self::Word>;
+    /// What the limits of a policy are measured against.
+    fn state(&self, policy: u32) -> Option<&State<Self::Word>>;
+    /// Live connections of a policy that its state does not count, because they are older than the counting.
+    fn seeded(&self, policy: u32) -> u64;
+    /// The socket that the attempt would reach.
+    fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket;
+}
+
+/// [`crate::limits::PolicyState`] with words that several CPUs change.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct State<W> {
+    /// Theoretical arrival time by class.
+    pub tats: [W; CLASSES],
+    /// Theoretical arrival time of the floor by class.
+    pub floor_tats: [W; CLASSES],
+    /// Live connections.
+    pub active: W,
+    /// Keeps an entry to two cache lines of its own.
+    pub reserved: [W; 5],
+}
+
+/// The socket that an attempt would reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// None, or one whose fields cannot be read.
+    Unknown,
+    /// A connection or half-open request with this 4-tuple: the attempt is not new.
+    Existing,
+    /// A listener.
+    Listener(Listener),
+}
+
+/// The queues of a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listener {
+    /// Connections that wait for `accept`.
+    pub accept_queue: u32,
+    /// The listen backlog; the queue holds one more.
+    pub backlog: u32,
+    /// Half-open requests.
+    pub syn_queue: u32,
+    /// When the oldest waiting connection was established, microseconds of the monotonic clock; 0 is unknown or
+    /// none.
+    pub oldest_us: u64,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every gate admits.
+    Admit,
+    /// Repeats an attempt that was admitted: it passes and is not charged again.
+    Repeat,
+    /// A gate refuses.
+    Shed(Gate),
+    /// A gate refuses an attempt that was refused before.
+    ShedAgain(Gate),
+    /// Outside of every limit.
+    Exempt(Exempt),
+    /// Passed unjudged.
+    FailOpen(FailOpen),
+}
+
+/// A decision about one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// Policy slot.
+    pub policy: u32,
+    /// Class of whoever asks.
+    pub class: Class,
+    /// What was decided.
+    pub outcome: Outcome,
+    /// A refusal is carried out, not only counted.
+    pub enforce: bool,
+    /// A refusal is answered with RST.
+    pub reset: bool,
+    /// Age of the oldest unaccepted connection, where a listener was looked up.
+    pub wait_us: Option<u32>,
+}
+
+const CHARGE_TRIES: usize = 4;
+
+/// Judges an attempt. `None` means that no policy speaks of it.
+#[inline(always)]
+pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judgement> {
+    let control = environment.control()?;
+    let mode = Mode::from_word(control.mode);
+    if matches!(mode, Mode::Off) {
+        return None;
+    }
+    let policy = environment.policy(control.bank, attempt.destination_port);
+    if policy == 0 {
+        return None;
+    }
+    let mut judgement = Judgement {
+        policy,
+        class: Class::Interactive,
+        outcome: Outcome::FailOpen(FailOpen::MissingState),
+        enforce: matches!(mode, Mode::Enforce),
+        reset: false,
+        wait_us: None,
+    };
+    let Some(limits) = environment.limits(control.bank, policy) else { return Some(judgement) };
+    let Some(class) = Class::from_index(limits.class as u8) else { return Some(judgement) };
+    judgement.class = class;
+    let now_ns = environment.now_ns();
+    if now_ns >= control.lease_expires_ns {
+        judgement.outcome = Outcome::FailOpen(FailOpen::LeaseExpired);
+        return Some(judgement);
+    }
+    if !is_covered(environment, limits, policy, attempt) {
+        judgement.outcome = Outcome::Exempt(Exempt::Destination);
+        return Some(judgement);
+    }
+    if control.flags & HAS_SOURCES != 0 {
+        let rule = environment.source_rule(attempt);
+        if let Some(class) = rule.class {
+            judgement.class = class;
+        }
+        if rule.exempt && exempt_rate_admits(environment, &control, now_ns) {
+            judgement.outcome = Outcome::Exempt(Exempt::Source);
+            return Some(judgement);
+        }
+    }
+    let Some(class_limits) = limits.classes.get(judgement.class.index()) else { return Some(judgement) };
+    judgement.reset = class_limits.flags & RESET != 0 && !attempt.fragmented;
+
+    let fingerprint = Fingerprint::of(attempt);
+    let Some(memory) = environment.fingerprint(fingerprint.slot) else { return Some(judgement) };
+    let remembered = fingerprint.recall(memory.load(), now_ns);
+    if matches!(remembered, Memory::Admitted) {
+        judgement.outcome = Outcome::Repeat;
+        return Some(judgement);
+    }
+    let Some(state) = environment.state(policy) else { return Some(judgement) };
+    let gates = Gates { environment, limits, class_limits, state, class: judgement.class, policy, now_ns };
+    judgement.outcome = gates.ask(attempt, &mut judgement.wait_us);
+    match judgement.outcome {
+        Outcome::Admit | Outcome::Repeat => memory.store(fingerprint.word(false, now_ns)),
+        Outcome::Shed(gate) => {
+            memory.store(fingerprint.word(true, now_ns));
+            if matches!(remembered, Memory::Refused) {
+                judgement.outcome = Outcome::ShedAgain(gate);
+            }
+        }
+        Outcome::ShedAgain(_) | Outcome::Exempt(_) | Outcome::FailOpen(_) => {}
+    }
+    Some(judgement)
+}
+
+#[inline(always)]
+fn is_covered<E: Environment>(
+    environment: &E,
+    limits: &PolicyLimits,
+    policy: u32,
+    attempt: &Attempt,
+) -> bool {
+    if limits.scope == Scope::Any as u32 {
+        true
+    } else if limits.scope == Scope::Listed as u32 {
+        environment.is_listed(policy, attempt)
+    } else {
+        environment.is_local(attempt)
+    }
+}
+
+/// Exempt sources are admitted within a rate of their own; beyond it they are judged like anybody.
+#[inline(always)]
+fn exempt_rate_admits<E: Environment>(environment: &E, control: &Control, now_ns: u64) -> bool {
+    if control.exempt_interval == 0 {
+        return true;
+    }
+    let Some(State { tats: [tat, ..], .. }) = environment.state(0) else { return true };
+    let rate = Rate { interval: control.exempt_interval, tolerance: control.exempt_tolerance };
+    !matches!(charge(tat, rate, gcra::units(now_ns)), Charge::Refused)
+}
+
+enum Charge {
+    Done,
+    Refused,
+    Contended,
+}
+
+#[inline(always)]
+fn charge<W: Cell>(tat: &W, rate: Rate, now: u64) -> Charge {
+    for _ in 0..CHARGE_TRIES {
+        let old = tat.load();
+        if !rate.admits(old, now) {
+            return Charge::Refused;
+        }
+        if tat.compare_exchange(old, rate.charged(old, now)) {
+            return Charge::Done;
+        }
+    }
+    Charge::Contended
+}
+
+struct Gates<'a, E: Environment> {
+    environment: &'a E,
+    limits: &'a PolicyLimits,
+    class_limits: &'a ClassLimits,
+    state: &'a State<E::Word>,
+    class: Class,
+    policy: u32,
+    now_ns: u64,
+}
+
+impl<E: Environment> Gates<'_, E> {
+    /// Asks the gates, cheapest first, and charges only when all admit.
+    ///
+    /// A class is refused while the total stands above its share of a limit. Its floor then admits, but never
+    /// above the limit itself; only `rate` gives way, because what the floor takes is charged to the others.
+    #[inline(always)]
+    fn ask(&self, attempt: &Attempt, wait_us: &mut Option<u32>) -> Outcome {
+        let (limits, share) = (self.limits, self.class_limits);
+        let active = self.state.active.load().saturating_add(self.environment.seeded(self.policy));
+        let mut by_share = if share.flags & CLOSED != 0 {
+            Some(Gate::Closed)
+        } else if !self.rate_admits() {
+            Some(Gate::Rate)
+        } else if reaches(active, share.connections) {
+            Some(Gate::Connections)
+        } else {
+            None
+        };
+        if let Some(gate) = by_share
+            && !self.floor_admits()
+        {
+            return Outcome::Shed(gate);
+        }
+        if reaches(active, limits.connections) {
+            return Outcome::Shed(Gate::Connections);
+        }
+        if self.needs_listener() {
+            let want_wait = limits.queue_wait_us != UNLIMITED;
+            match self.environment.socket(attempt, want_wait) {
+                Socket::Unknown => {}
+                Socket::Existing => return Outcome::Repeat,
+                Socket::Listener(listener) => {
+                    let queue = Queue::new(&listener, active, self.now_ns);
+                    *wait_us = queue.wait_us;
+                    if let Some(gate) =
+                        queue.refuses(limits.connections, limits.queue_depth, limits.queue_wait_us)
+                    {
+                        return Outcome::Shed(gate);
+                    }
+                    if by_share.is_none()
+                        && let Some(gate) =
+                            queue.refuses(share.connections, share.queue_depth, share.queue_wait_us)
+                    {
+                        if !self.floor_admits() {
+                            return Outcome::Shed(gate);
+                        }
+                        by_share = Some(gate);
+                    }
+                }
+            }
+        }
+        let admission = match by_share {
+            Some(gate) => self.charge_floor(gate),
+            None => self.charge_own_rate(),
+        };
+        if !matches!(admission, Outcome::Shed(_)) {
+            self.charge_other_rates(by_share.is_some());
+        }
+        admission
+    }
+
+    #[inline(always)]
+    fn needs_listener(&self) -> bool {
+        let (limits, share) = (self.limits, self.class_limits);
+        (limits.connections & limits.queue_depth & limits.queue_wait_us) != UNLIMITED
+            || (share.connections & share.queue_depth & share.queue_wait_us) != UNLIMITED
+    }
+
+    #[inline(always)]
+    fn leader(&self, class: usize) -> usize {
+        match self.limits.rate_leader.get(class) {
+            Some(leader) => *leader as usize,
+            None => class,
+        }
+    }
+
+    #[inline(always)]
+    fn rate_admits(&self) -> bool {
+        let rate = Rate { interval: self.class_limits.interval, tolerance: self.class_limits.tolerance };
+        if rate.interval == 0 {
+            return true;
+        }
+        match self.state.tats.get(self.leader(self.class.index())) {
+            Some(tat) => rate.admits(tat.load(), gcra::units(self.now_ns)),
+            None => true,
+        }
+    }
+
+    #[inline(always)]
+    fn floor(&self) -> Option<(Rate, &E::Word)> {
+        let share = self.class_limits;
+        if share.floor_interval == 0 {
+            return None;
+        }
+        let tat = self.state.floor_tats.get(self.class.index())?;
+        Some((Rate { interval: share.floor_interval, tolerance: share.floor_tolerance }, tat))
+    }
+
+    #[inline(always)]
+    fn floor_admits(&self) -> bool {
+        match self.floor() {
+            Some((rate, tat)) => rate.admits(tat.load(), gcra::units(self.now_ns)),
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn charge_floor(&self, gate: Gate) -> Outcome {
+        match self.floor() {
+            Some((rate, tat)) => outcome_of(charge(tat, rate, gcra::units(self.now_ns)), gate),
+            None => Outcome::Shed(gate),
+        }
+    }
+
+    #[inline(always)]
+    fn charge_own_rate(&self) -> Outcome {
+        let rate = Rate { interval: self.class_limits.interval, tolerance: self.class_limits.tolerance };
+        if rate.interval == 0 {
+            return Outcome::Admit;
+        }
+        match self.state.tats.get(self.leader(self.class.index())) {
+            Some(tat) => outcome_of(charge(tat, rate, gcra::units(self.now_ns)), Gate::Rate),
+            None => Outcome::FailOpen(FailOpen::MissingState),
+        }
+    }
+
+    /// Charges the rates that were not asked: each class is measured against the total of all. A class that
+    /// follows another keeps a copy of its TAT, so that nothing starts anew when their shares part.
+    #[inline(always)]
+    fn charge_other_rates(&self, own_too: bool) {
+        let now = gcra::units(self.now_ns);
+        let own = self.leader(self.class.index());
+        for (class, limits) in self.limits.classes.iter().enumerate() {
+            let Some(tat) = self.state.tats.get(class) else { return };
+            let leader = self.leader(class);
+            if leader != class {
+                if let Some(leading) = self.state.tats.get(leader) {
+                    tat.store(leading.load());
+                }
+            } else if limits.interval != 0 && (own_too || class != own) {
+                charge_past(tat, Rate { interval: limits.interval, tolerance: limits.tolerance }, now);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn outcome_of(charge: Charge, gate: Gate) -> Outcome {
+    match charge {
+        Charge::Done => Outcome::Admit,
+        Charge::Refused => Outcome::Shed(gate),
+        Charge::Contended => Outcome::FailOpen(FailOpen::Contention),
+    }
+}
+
+/// Charges without asking.
+#[inline(always)]
+fn charge_past<W: Cell>(tat: &W, rate: Rate, now: u64) {
+    for _ in 0..CHARGE_TRIES {
+        let old = tat.load();
+        if tat.compare_exchange(old, rate.charged(old, now)) {
+            return;
+        }
+    }
+}
+
+#[inline(always)]
+const fn reaches(active: u64, limit: u32) -> bool {
+    limit != UNLIMITED && active >= limit as u64
+}
+
+/// What the listener gates compare.
+struct Queue {
+    connections: u64,
+    depth: u32,
+    capacity: u32,
+    wait_us: Option<u32>,
+}
+
+impl Queue {
+    #[inline(always)]
+    fn new(listener: &Listener, active: u64, now_ns: u64) -> Self {
+        let wait_us = if listener.accept_queue == 0 {
+            Some(0)
+        } else if listener.oldest_us == 0 {
+            None
+        } else {
+            // The clock may stand a little behind the moment at which the connection was established.
+            let age = (now_ns / 1000).saturating_sub(listener.oldest_us);
+            Some(if age >= UNLIMITED as u64 { UNLIMITED - 1 } else { age as u32 })
+        };
+        Self {
+            connections: active.saturating_add(listener.syn_queue as u64),
+            depth: listener.accept_queue,
+            // The kernel's queue is full when it holds more than the backlog.
+            capacity: listener.backlog.saturating_add(1),
+            wait_us,
+        }
+    }
+
+    #[inline(always)]
+    fn refuses(&self, connections: u32, queue_depth: u32, queue_wait_us: u32) -> Option<Gate> {
+        if reaches(self.connections, connections) {
+            return Some(Gate::Connections);
+        }
+        if queue_depth != UNLIMITED
+            && self.depth != 0
+            && self.depth as u64 * DEPTH_ONE as u64 >= self.capacity as u64 * queue_depth as u64
+        {
+            return Some(Gate::QueueDepth);
+        }
+        match self.wait_us {
+            Some(wait_us) if queue_wait_us != UNLIMITED && wait_us != 0 && wait_us >= queue_wait_us => {
+                Some(Gate::QueueWait)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The addresses of this host as buckets of an array: one lookup and four compares for each packet.
+
+use crate::abi::ADDRESS_BUCKETS;
+use crate::address::Address;
+
+/// Addresses in a bucket.
+pub const BUCKET_SIZE: usize = 4;
+
+/// One bucket; an unused place holds the unspecified address, which no packet is sent to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct AddressBucket {
+    /// The addresses.
+    pub addresses: [Address; BUCKET_SIZE],
+}
+
+crate::abi::plain! { AddressBucket: 64 }
+
+/// The bucket of an address.
+#[must_use]
+#[inline(always)]
+pub const fn bucket(address: &Address) -> u32 {
+    let [a, b] = address.halves();
+    let hash = (a ^ b.rotate_left(31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> 32) as u32 & (ADDRESS_BUCKETS - 1)
+}
+
+impl AddressBucket {
+    /// Whether the bucket holds an address.
+    #[must_use]
+    #[inline(always)]
+    pub const fn contains(&self, address: &Address) -> bool {
+        let [a, b, c, d] = &self.addresses;
+        same(a, address) || same(b, address) || same(c, address) || same(d, address)
+    }
+}
+
+#[inline(always)]
+const fn same(left: &Address, right: &Address) -> bool {
+    let ([a, b], [c, d]) = (left.halves(), right.halves());
+    a == c && b == d
+}

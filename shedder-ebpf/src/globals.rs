@@ -1,0 +1,21 @@
+//! Constants that the daemon sets before the load. The verifier knows them and removes what they switch off.
+
+use aya_ebpf::Global;
+use shedder_common::abi::SocketOffsets;
+use shedder_common::packet::parse::ETHERNET_LEN;
+
+/// Namespace id whose ports are judged.
+#[unsafe(no_mangle)]
+pub static NAMESPACE_ID: Global<u32> = Global::new(0);
+
+/// Inode number of that namespace.
+#[unsafe(no_mangle)]
+pub static NAMESPACE_INODE: Global<u32> = Global::new(0);
+
+/// Bytes of link-layer header: 14, or 0 on devices without one.
+#[unsafe(no_mangle)]
+pub static LINK_HEADER_LEN: Global<u32> = Global::new(ETHERNET_LEN);
+
+/// Where the kernel keeps what is read of its sockets.
+#[unsafe(no_mangle)]
+pub static SOCKET_OFFSETS: Global<SocketOffsets> = Global::new(SocketOffsets::UNKNOWN);

@@ -1,0 +1,123 @@
+//! The socket that an attempt would reach, and the queues of a listener.
+
+use core::ffi::c_void;
+
+use aya_ebpf::bindings::{
+    bpf_sock, bpf_sock_tuple, bpf_sock_tuple__bindgen_ty_1, bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1,
+    bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2,
+};
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::generated::{bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_sock};
+use shedder_common::abi::NO_FIELD;
+use shedder_common::judge::{Listener, Socket};
+use shedder_common::packet::parse::Attempt;
+
+use crate::globals::SOCKET_OFFSETS;
+
+const CURRENT_NAMESPACE: u64 = u64::MAX;
+const TIME_WAIT: u32 = 6;
+const LISTEN: u32 = 10;
+
+/// Finds the socket. A 4-tuple in TIME_WAIT is free for a new connection, so it does not hide the listener.
+#[inline(always)]
+pub fn find(context: *mut c_void, attempt: &Attempt, want_wait: bool) -> Socket {
+    let mut source_port = attempt.source_port;
+    // The second look is without a source port, which no connection has: it finds listeners only.
+    for _ in 0..2 {
+        let socket = lookup(context, attempt, source_port);
+        if socket.is_null() {
+            return Socket::Unknown;
+        }
+        // SAFETY: not null, and `state` may be read of any socket that the helper returns.
+        let state = unsafe { (*socket).state };
+        let found = if state == LISTEN {
+            read_listener(socket, want_wait)
+        } else if state == TIME_WAIT {
+            Socket::Unknown
+        } else {
+            Socket::Existing
+        };
+        // SAFETY: the socket came from the lookup and is released once.
+        unsafe { bpf_sk_release(socket.cast()) };
+        if state != TIME_WAIT {
+            return found;
+        }
+        source_port = 0;
+    }
+    Socket::Unknown
+}
+
+#[inline(always)]
+fn lookup(context: *mut c_void, attempt: &Attempt, source_port: u16) -> *mut bpf_sock {
+    let (sport, dport) = (source_port.to_be(), attempt.destination_port.to_be());
+    let (ports, len) = if attempt.ipv6 {
+        let ipv6 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2 {
+            saddr: attempt.source.words,
+            daddr: attempt.destination.words,
+            sport,
+            dport,
+        };
+        (bpf_sock_tuple__bindgen_ty_1 { ipv6 }, size_of::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2>())
+    } else {
+        let [_, _, _, saddr] = attempt.source.words;
+        let [_, _, _, daddr] = attempt.destination.words;
+        let ipv4 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1 { saddr, daddr, sport, dport };
+        // SAFETY: all zero is a valid value; the bytes behind `ipv4` are not read.
+        let mut ports: bpf_sock_tuple__bindgen_ty_1 = unsafe { core::mem::zeroed() };
+        ports.ipv4 = ipv4;
+        (ports, size_of::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1>())
+    };
+    let mut tuple = bpf_sock_tuple { __bindgen_anon_1: ports };
+    // SAFETY: the context is the program's own and the tuple lives on the stack.
+    unsafe { bpf_skc_lookup_tcp(context, &raw mut tuple, len as u32, CURRENT_NAMESPACE, 0) }
+}
+
+#[inline(always)]
+fn read_listener(socket: *mut bpf_sock, want_wait: bool) -> Socket {
+    let offsets = &SOCKET_OFFSETS;
+    // SAFETY: the socket is a listener that the lookup returned and that is not yet released.
+    let tcp = unsafe { bpf_skc_to_tcp_sock(socket.cast()) }.cast::<u8>().cast_const();
+    if tcp.is_null() {
+        return Socket::Unknown;
+    }
+    let offsets = offsets.load();
+    let (Some(accept_queue), Some(backlog), Some(syn_queue)) = (
+        field::<u32>(tcp, offsets.accept_queue),
+        field::<u32>(tcp, offsets.listen_backlog),
+        field::<u32>(tcp, offsets.syn_queue),
+    ) else {
+        return Socket::Unknown;
+    };
+    let oldest_us = if want_wait && accept_queue != 0 {
+        oldest_us(tcp, offsets.accept_head, offsets.request_child, offsets.established_us)
+    } else {
+        0
+    };
+    Socket::Listener(Listener { accept_queue, backlog, syn_queue, oldest_us })
+}
+
+/// When the connection at the head of the accept queue was established.
+///
+/// The queue is first-in first-out, so its head waits longest. Its socket keeps the time at which the receive
+/// buffer was set up, which is at establishment, and moves it only when the application reads. The head may be
+/// accepted and freed meanwhile; it is looked at again, and if it has changed nothing is known.
+#[inline(always)]
+fn oldest_us(tcp: *const u8, accept_head: u32, request_child: u32, established_us: u32) -> u64 {
+    let Some(head) = field::<*const u8>(tcp, accept_head) else { return 0 };
+    let Some(child) = field::<*const u8>(head, request_child) else { return 0 };
+    let Some(established) = field::<u64>(child, established_us) else { return 0 };
+    match field::<*const u8>(tcp, accept_head) {
+        Some(again) if again == head => established,
+        _ => 0,
+    }
+}
+
+/// A field of a kernel structure; `None` where this kernel has none or it cannot be read.
+#[inline(always)]
+pub fn field<T>(base: *const u8, offset: u32) -> Option<T> {
+    if offset == NO_FIELD || base.is_null() {
+        return None;
+    }
+    // SAFETY: the helper checks the address and fails on one that is not mapped.
+    unsafe { bpf_probe_read_kernel(base.wrapping_add(offset as usize).cast::<T>()) }.ok()
+}
