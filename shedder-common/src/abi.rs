@@ -190,7 +190,7 @@ pub unsafe trait Plain: Copy + 'static {}
 macro_rules! plain {
     ($($type:ty: $size:expr),* $(,)?) => {$(
         const _: () = assert!(core::mem::size_of::<$type>() == $size, "padding or a changed layout");
-        // SAFETY: repr(C), all fields are integers or Plain types, and the size shows no padding.
+        // SAFETY: an integer, an array, or repr(C) with Plain fields, and the size shows no padding.
         #[expect(unsafe_code, reason = "checked by the size above")]
         unsafe impl $crate::abi::Plain for $type {}
     )*};
@@ -198,6 +198,13 @@ macro_rules! plain {
 pub(crate) use plain;
 
 plain! {
+    u8: 1,
+    u16: 2,
+    u32: 4,
+    u64: 8,
+    usize: size_of::<usize>(),
+    [u8; 4]: 4,
+    [u8; 16]: 16,
     SocketOffsets: 17 * 4,
     crate::address::Address: 16,
     crate::control::Control: 40,

@@ -1,7 +1,7 @@
 //! One form for IPv4 and IPv6 addresses, so that both share one table and one budget.
 
 /// An address of either family: 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct Address {
     /// The bytes in network order, as four words in memory order.

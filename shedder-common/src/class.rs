@@ -60,8 +60,8 @@ impl Class {
     /// Position in [`Class::ALL`] and in every per-class array.
     #[must_use]
     #[inline(always)]
-    pub const fn index(self) -> usize {
-        self as usize
+    pub fn index(self) -> usize {
+        crate::opaque::opaque(self as usize)
     }
 }
 

@@ -76,6 +76,13 @@ pub enum Unparsed {
 pub const UNPARSED: usize = 9;
 
 impl Unparsed {
+    /// Position in [`Unparsed::ALL`] and in its counters.
+    #[must_use]
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        crate::opaque::opaque(self as usize)
+    }
+
     /// Every reason; a reason stands at its own index.
     pub const ALL: [Self; UNPARSED] = [
         Self::TruncatedLink,
@@ -122,6 +129,13 @@ pub enum FailOpen {
 pub const FAIL_OPENS: usize = 3;
 
 impl FailOpen {
+    /// Position in [`FailOpen::ALL`] and in its counters.
+    #[must_use]
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        crate::opaque::opaque(self as usize)
+    }
+
     /// Every reason; a reason stands at its own index.
     pub const ALL: [Self; FAIL_OPENS] = [Self::LeaseExpired, Self::MissingState, Self::Contention];
 
@@ -150,6 +164,13 @@ pub enum Exempt {
 pub const EXEMPTS: usize = 2;
 
 impl Exempt {
+    /// Position in [`Exempt::ALL`] and in its counters.
+    #[must_use]
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        crate::opaque::opaque(self as usize)
+    }
+
     /// Every reason; a reason stands at its own index.
     pub const ALL: [Self; EXEMPTS] = [Self::Source, Self::Destination];
 

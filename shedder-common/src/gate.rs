@@ -39,7 +39,7 @@ impl Gate {
     /// Position in [`Gate::ALL`] and in every per-gate array.
     #[must_use]
     #[inline(always)]
-    pub const fn index(self) -> usize {
-        self as usize
+    pub fn index(self) -> usize {
+        crate::opaque::opaque(self as usize)
     }
 }

@@ -118,9 +118,12 @@ pub struct Judgement {
     pub enforce: bool,
     /// A refusal is answered with RST.
     pub reset: bool,
-    /// Age of the oldest unaccepted connection, where a listener was looked up.
-    pub wait_us: Option<u32>,
+    /// Age of the oldest unaccepted connection, where a listener was looked up; else [`NO_WAIT`].
+    pub wait_us: u32,
 }
+
+/// Stands for a wait that was not looked up or is not known.
+pub const NO_WAIT: u32 = u32::MAX;
 
 const CHARGE_TRIES: usize = 4;
 
@@ -142,7 +145,7 @@ pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
         outcome: Outcome::FailOpen(FailOpen::MissingState),
         enforce: matches!(mode, Mode::Enforce),
         reset: false,
-        wait_us: None,
+        wait_us: NO_WAIT,
     };
     let Some(limits) = environment.limits(control.bank, policy) else { return Some(judgement) };
     let Some(class) = Class::from_index(limits.class as u8) else { return Some(judgement) };
@@ -255,7 +258,7 @@ impl<E: Environment> Gates<'_, E> {
     /// A class is refused while the total stands above its share of a limit. Its floor then admits, but never
     /// above the limit itself; only `rate` gives way, because what the floor takes is charged to the others.
     #[inline(always)]
-    fn ask(&self, attempt: &Attempt, wait_us: &mut Option<u32>) -> Outcome {
+    fn ask(&self, attempt: &Attempt, wait_us: &mut u32) -> Outcome {
         let (limits, share) = (self.limits, self.class_limits);
         let active = self.state.active.load().saturating_add(self.environment.seeded(self.policy));
         let mut by_share = if share.flags & CLOSED != 0 {
@@ -425,20 +428,20 @@ struct Queue {
     connections: u64,
     depth: u32,
     capacity: u32,
-    wait_us: Option<u32>,
+    wait_us: u32,
 }
 
 impl Queue {
     #[inline(always)]
     fn new(listener: &Listener, active: u64, now_ns: u64) -> Self {
         let wait_us = if listener.accept_queue == 0 {
-            Some(0)
+            0
         } else if listener.oldest_us == 0 {
-            None
+            NO_WAIT
         } else {
             // The clock may stand a little behind the moment at which the connection was established.
             let age = (now_ns / 1000).saturating_sub(listener.oldest_us);
-            Some(if age >= UNLIMITED as u64 { UNLIMITED - 1 } else { age as u32 })
+            if age >= NO_WAIT as u64 { NO_WAIT - 1 } else { age as u32 }
         };
         Self {
             connections: active.saturating_add(listener.syn_queue as u64),
@@ -460,11 +463,13 @@ impl Queue {
         {
             return Some(Gate::QueueDepth);
         }
-        match self.wait_us {
-            Some(wait_us) if queue_wait_us != UNLIMITED && wait_us != 0 && wait_us >= queue_wait_us => {
-                Some(Gate::QueueWait)
-            }
-            _ => None,
+        if queue_wait_us != UNLIMITED
+            && self.wait_us != NO_WAIT
+            && self.wait_us != 0
+            && self.wait_us >= queue_wait_us
+        {
+            return Some(Gate::QueueWait);
         }
+        None
     }
 }

@@ -4,6 +4,7 @@
 //! The crate has no dependency and allocates nothing, so the same code is tested on the host and runs in the
 //! kernel. Clock, packet bytes and state are arguments.
 #![no_std]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 #[cfg(test)]
 extern crate std;
@@ -20,4 +21,5 @@ pub mod judge;
 pub mod level;
 pub mod limits;
 pub mod local_addresses;
+mod opaque;
 pub mod packet;

@@ -19,3 +19,14 @@ pub static LINK_HEADER_LEN: Global<u32> = Global::new(ETHERNET_LEN);
 /// Where the kernel keeps what is read of its sockets.
 #[unsafe(no_mangle)]
 pub static SOCKET_OFFSETS: Global<SocketOffsets> = Global::new(SocketOffsets::UNKNOWN);
+
+/// One offset of [`SOCKET_OFFSETS`]: read alone, so that the verifier knows its value.
+macro_rules! socket_offset {
+    ($field:ident) => {{
+        let offsets = (&raw const crate::globals::SOCKET_OFFSETS).cast::<shedder_common::abi::SocketOffsets>();
+        // SAFETY: a Global is its value and nothing else; the daemon may have replaced it before the load, so
+        // the compiler must not use the value that it sees.
+        unsafe { (&raw const (*offsets).$field).read_volatile() }
+    }};
+}
+pub(crate) use socket_offset;

@@ -2,7 +2,7 @@
 //! pure logic of `shedder_common`.
 //!
 //! On any other target than BPF this is an empty program, so that the workspace builds as a whole.
-#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics))]
+#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics, asm_experimental_arch))]
 #![cfg_attr(
     target_arch = "bpf",
     expect(
@@ -19,6 +19,8 @@ mod environment;
 mod globals;
 #[cfg(target_arch = "bpf")]
 mod maps;
+#[cfg(target_arch = "bpf")]
+mod pointer;
 #[cfg(target_arch = "bpf")]
 mod record;
 #[cfg(target_arch = "bpf")]

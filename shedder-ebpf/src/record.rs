@@ -1,7 +1,7 @@
 //! The one place where decisions are counted.
 
 use shedder_common::counters::{PolicyCounters, Unparsed, WAIT_BOUNDS_US, WAIT_BUCKETS};
-use shedder_common::judge::{Judgement, Outcome};
+use shedder_common::judge::{Judgement, NO_WAIT, Outcome};
 
 use crate::maps;
 
@@ -11,7 +11,7 @@ pub fn unparsed(reason: Unparsed) {
     if let Some(counters) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
         // SAFETY: the entry is this CPU's, and programs on one CPU do not interrupt each other here.
         let counters = unsafe { &mut *counters };
-        if let Some(counter) = counters.unparsed.get_mut(reason as usize) {
+        if let Some(counter) = counters.unparsed.get_mut(reason.index()) {
             *counter += 1;
         }
     }
@@ -23,8 +23,8 @@ pub fn judgement(judgement: &Judgement) {
     let Some(counters) = maps::COUNTERS.get_ptr_mut(judgement.policy) else { return };
     // SAFETY: as above.
     let counters = unsafe { &mut *counters };
-    if let Some(wait_us) = judgement.wait_us {
-        observe_wait(counters, wait_us);
+    if judgement.wait_us != NO_WAIT {
+        observe_wait(counters, judgement.wait_us);
     }
     let Some(class) = counters.classes.get_mut(judgement.class.index()) else { return };
     match judgement.outcome {
@@ -41,7 +41,7 @@ pub fn judgement(judgement: &Judgement) {
             class.exempt += 1;
             if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
                 // SAFETY: as above.
-                if let Some(counter) = unsafe { &mut *global }.exempt.get_mut(reason as usize) {
+                if let Some(counter) = unsafe { &mut *global }.exempt.get_mut(reason.index()) {
                     *counter += 1;
                 }
             }
@@ -50,7 +50,7 @@ pub fn judgement(judgement: &Judgement) {
             class.fail_open += 1;
             if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
                 // SAFETY: as above.
-                if let Some(counter) = unsafe { &mut *global }.fail_open.get_mut(reason as usize) {
+                if let Some(counter) = unsafe { &mut *global }.fail_open.get_mut(reason.index()) {
                     *counter += 1;
                 }
             }

@@ -6,13 +6,14 @@ use aya_ebpf::bindings::{
     bpf_sock, bpf_sock_tuple, bpf_sock_tuple__bindgen_ty_1, bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1,
     bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2,
 };
-use aya_ebpf::helpers::bpf_probe_read_kernel;
-use aya_ebpf::helpers::generated::{bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_sock};
-use shedder_common::abi::NO_FIELD;
+use aya_ebpf::helpers::generated::{
+    bpf_probe_read_kernel, bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_sock,
+};
+use shedder_common::abi::{NO_FIELD, Plain};
 use shedder_common::judge::{Listener, Socket};
 use shedder_common::packet::parse::Attempt;
 
-use crate::globals::SOCKET_OFFSETS;
+use crate::globals::socket_offset;
 
 const CURRENT_NAMESPACE: u64 = u64::MAX;
 const TIME_WAIT: u32 = 6;
@@ -74,50 +75,49 @@ fn lookup(context: *mut c_void, attempt: &Attempt, source_port: u16) -> *mut bpf
 
 #[inline(always)]
 fn read_listener(socket: *mut bpf_sock, want_wait: bool) -> Socket {
-    let offsets = &SOCKET_OFFSETS;
     // SAFETY: the socket is a listener that the lookup returned and that is not yet released.
     let tcp = unsafe { bpf_skc_to_tcp_sock(socket.cast()) }.cast::<u8>().cast_const();
     if tcp.is_null() {
         return Socket::Unknown;
     }
-    let offsets = offsets.load();
-    let (Some(accept_queue), Some(backlog), Some(syn_queue)) = (
-        field::<u32>(tcp, offsets.accept_queue),
-        field::<u32>(tcp, offsets.listen_backlog),
-        field::<u32>(tcp, offsets.syn_queue),
-    ) else {
-        return Socket::Unknown;
-    };
-    let oldest_us = if want_wait && accept_queue != 0 {
-        oldest_us(tcp, offsets.accept_head, offsets.request_child, offsets.established_us)
-    } else {
-        0
-    };
-    Socket::Listener(Listener { accept_queue, backlog, syn_queue, oldest_us })
+    let accept_queue = field::<u32>(tcp, socket_offset!(accept_queue));
+    let oldest_us = if want_wait && accept_queue != 0 { oldest_us(tcp) } else { 0 };
+    Socket::Listener(Listener {
+        accept_queue,
+        backlog: field(tcp, socket_offset!(listen_backlog)),
+        syn_queue: field(tcp, socket_offset!(syn_queue)),
+        oldest_us,
+    })
 }
 
-/// When the connection at the head of the accept queue was established.
+/// When the connection at the head of the accept queue was established; 0 where that is unknown.
 ///
 /// The queue is first-in first-out, so its head waits longest. Its socket keeps the time at which the receive
 /// buffer was set up, which is at establishment, and moves it only when the application reads. The head may be
 /// accepted and freed meanwhile; it is looked at again, and if it has changed nothing is known.
 #[inline(always)]
-fn oldest_us(tcp: *const u8, accept_head: u32, request_child: u32, established_us: u32) -> u64 {
-    let Some(head) = field::<*const u8>(tcp, accept_head) else { return 0 };
-    let Some(child) = field::<*const u8>(head, request_child) else { return 0 };
-    let Some(established) = field::<u64>(child, established_us) else { return 0 };
-    match field::<*const u8>(tcp, accept_head) {
-        Some(again) if again == head => established,
-        _ => 0,
-    }
+fn oldest_us(tcp: *const u8) -> u64 {
+    let head = field::<usize>(tcp, socket_offset!(accept_head));
+    let child = field::<usize>(head as *const u8, socket_offset!(request_child));
+    let established_us = field::<u64>(child as *const u8, socket_offset!(established_us));
+    let again = field::<usize>(tcp, socket_offset!(accept_head));
+    if head == again { established_us } else { 0 }
 }
 
-/// A field of a kernel structure; `None` where this kernel has none or it cannot be read.
+/// A field of a kernel structure; all zero where this kernel has none, or where it cannot be read.
 #[inline(always)]
-pub fn field<T>(base: *const u8, offset: u32) -> Option<T> {
-    if offset == NO_FIELD || base.is_null() {
-        return None;
+pub fn field<T: Plain>(base: *const u8, offset: u32) -> T {
+    // SAFETY: all zero is a value of every plain type.
+    let mut value: T = unsafe { core::mem::zeroed() };
+    if offset != NO_FIELD && !base.is_null() {
+        // SAFETY: the helper checks the address, and writes zeros where it is not mapped.
+        unsafe {
+            bpf_probe_read_kernel(
+                (&raw mut value).cast(),
+                size_of::<T>() as u32,
+                base.wrapping_add(offset as usize).cast(),
+            );
+        }
     }
-    // SAFETY: the helper checks the address and fails on one that is not mapped.
-    unsafe { bpf_probe_read_kernel(base.wrapping_add(offset as usize).cast::<T>()) }.ok()
+    value
 }

@@ -17,6 +17,7 @@ use shedder_common::packet::reset;
 
 use crate::environment::Kernel;
 use crate::globals::LINK_HEADER_LEN;
+use crate::pointer;
 use crate::record;
 
 /// Lets the next program decide: others on the same hook keep their say.
@@ -77,12 +78,8 @@ impl PacketBytes for Frame<'_> {
     /// Headers nearly always lie in the linear part; what does not is copied.
     #[inline(always)]
     fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        let start = self.0.data() + offset;
-        if start + N <= self.0.data_end() {
-            // SAFETY: within the linear part; bytes have no alignment.
-            return Some(unsafe { (start as *const [u8; N]).read() });
-        }
-        load(self.0, offset as u32)
+        // SAFETY: within the linear part, which `bytes_at` has checked; bytes have no alignment.
+        pointer::bytes_at::<N>(self.0.data(), self.0.data_end(), offset).map(|bytes| unsafe { bytes.read() })
     }
 }
 

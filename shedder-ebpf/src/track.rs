@@ -13,7 +13,7 @@ use shedder_common::judge::Cell as _;
 use shedder_common::limits::{Scope, SocketRecord};
 
 use crate::environment;
-use crate::globals::{NAMESPACE_INODE, SOCKET_OFFSETS};
+use crate::globals::{NAMESPACE_INODE, socket_offset};
 use crate::maps;
 use crate::record;
 use crate::socket::field;
@@ -60,24 +60,29 @@ fn closed(socket: *const c_void) {
 
 #[inline(always)]
 fn opened(socket: *const c_void) -> Option<()> {
-    let offsets = SOCKET_OFFSETS.load();
     let base = socket.cast::<u8>();
-    let namespace = field::<*const u8>(base, offsets.namespace)?;
-    if field::<u32>(namespace, offsets.namespace_inode)? != NAMESPACE_INODE.load()
-        || field::<u16>(base, offsets.protocol)? != PROTOCOL_TCP
+    let namespace = field::<usize>(base, socket_offset!(namespace)) as *const u8;
+    if field::<u32>(namespace, socket_offset!(namespace_inode)) != NAMESPACE_INODE.load()
+        || field::<u16>(base, socket_offset!(protocol)) != PROTOCOL_TCP
     {
         return None;
     }
     let control = environment::control()?;
-    let port = field::<u16>(base, offsets.local_port)?;
+    let port = field::<u16>(base, socket_offset!(local_port));
     let policy = environment::policy(control.bank, port);
     if policy == 0 {
         return None;
     }
-    let (local, remote) = if field::<u16>(base, offsets.family)? == FAMILY_IPV6 {
-        (Address::from_v6(field(base, offsets.local_v6)?), Address::from_v6(field(base, offsets.remote_v6)?))
+    let (local, remote) = if field::<u16>(base, socket_offset!(family)) == FAMILY_IPV6 {
+        (
+            Address::from_v6(field(base, socket_offset!(local_v6))),
+            Address::from_v6(field(base, socket_offset!(remote_v6))),
+        )
     } else {
-        (Address::from_v4(field(base, offsets.local_v4)?), Address::from_v4(field(base, offsets.remote_v4)?))
+        (
+            Address::from_v4(field(base, socket_offset!(local_v4))),
+            Address::from_v4(field(base, socket_offset!(remote_v4))),
+        )
     };
     // What the host says to itself is not judged, so it takes no place either.
     if remote == local || environment::is_local(&remote) {
@@ -114,9 +119,8 @@ fn count(socket: *const c_void, policy: u32) {
 /// The attempt has become a connection: from now on a SYN like it is a new attempt.
 #[inline(always)]
 fn forget_attempt(base: *const u8, port: u16, local: &Address, remote: &Address) -> Option<()> {
-    let offsets = SOCKET_OFFSETS.load();
-    let remote_port = u16::from_be(field::<u16>(base, offsets.remote_port)?);
-    let sequence = field::<u32>(base, offsets.receive_next)?.wrapping_sub(1);
+    let remote_port = u16::from_be(field::<u16>(base, socket_offset!(remote_port)));
+    let sequence = field::<u32>(base, socket_offset!(receive_next)).wrapping_sub(1);
     let fingerprint = Fingerprint::of_tuple(remote, local, remote_port, port, sequence);
     let memory = environment::fingerprint(fingerprint.slot)?;
     if fingerprint.matches(memory.load()) {

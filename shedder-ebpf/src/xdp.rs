@@ -13,6 +13,7 @@ use shedder_common::packet::reset;
 
 use crate::environment::Kernel;
 use crate::globals::LINK_HEADER_LEN;
+use crate::pointer;
 use crate::record;
 
 /// Judges new connections.
@@ -62,7 +63,7 @@ struct Frame<'a>(&'a XdpContext);
 impl PacketBytes for Frame<'_> {
     #[inline(always)]
     fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        // SAFETY: the pointer is within the frame, which is checked in `bytes_at`; bytes have no alignment.
+        // SAFETY: the pointer is within the frame, which `bytes_at` has checked; bytes have no alignment.
         bytes_at::<N>(self.0, offset).map(|bytes| unsafe { bytes.read() })
     }
 }
@@ -70,11 +71,7 @@ impl PacketBytes for Frame<'_> {
 /// The `N` bytes at `offset` of the frame.
 #[inline(always)]
 fn bytes_at<const N: usize>(context: &XdpContext, offset: usize) -> Option<*mut [u8; N]> {
-    let start = context.data() + offset;
-    if start + N > context.data_end() {
-        return None;
-    }
-    Some(start as *mut [u8; N])
+    pointer::bytes_at(context.data(), context.data_end(), offset)
 }
 
 /// Turns the SYN into the RST that answers it.

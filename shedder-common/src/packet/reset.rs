@@ -106,10 +106,10 @@ pub const fn swapped_macs(header: [u8; 12]) -> [u8; 12] {
 /// Ethernet frame that was long enough for the wire stays so, since not every driver pads.
 #[must_use]
 #[inline(always)]
-pub const fn frame_len(attempt: &Attempt, link_header_len: u32, frame_len: u32) -> u32 {
+pub const fn frame_len(attempt: &Attempt, link_header_len: u32, syn_len: u32) -> u32 {
     let ip_len = if attempt.ipv6 { IPV6_LEN } else { IPV4_LEN } as u32;
     let needed = attempt.network_offset + ip_len + TCP_LEN as u32;
-    if link_header_len == 0 || needed >= MIN_ETHERNET_FRAME || frame_len < MIN_ETHERNET_FRAME {
+    if link_header_len == 0 || needed >= MIN_ETHERNET_FRAME || syn_len < MIN_ETHERNET_FRAME {
         needed
     } else {
         MIN_ETHERNET_FRAME
@@ -127,8 +127,8 @@ pub fn build_frame(frame: &[u8], attempt: &Attempt, link_header_len: u32, reply:
         return None;
     }
     let network_offset = attempt.network_offset as usize;
-    let frame_len_total = self::frame_len(attempt, link_header_len, u32::try_from(frame.len()).ok()?);
-    let reply = reply.get_mut(..frame_len_total as usize)?;
+    let reply_len = frame_len(attempt, link_header_len, u32::try_from(frame.len()).ok()?);
+    let reply = reply.get_mut(..reply_len as usize)?;
     reply.fill(0);
     reply.get_mut(..network_offset)?.copy_from_slice(frame.get(..network_offset)?);
     if link_header_len != 0 {
@@ -150,5 +150,5 @@ pub fn build_frame(frame: &[u8], attempt: &Attempt, link_header_len: u32, reply:
         rest
     };
     *rest.first_chunk_mut::<TCP_LEN>()? = tcp_header(attempt);
-    Some(frame_len_total as usize)
+    Some(reply_len as usize)
 }

@@ -1,0 +1,192 @@
+//! Attaching to interfaces, and adopting what an earlier daemon attached.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use aya::Ebpf;
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::{
+    NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact, qdisc_detach_program,
+};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
+use shedder_common::abi::program;
+
+use super::pins::{Pins, remove_file};
+use super::programs;
+use crate::kernel::attachment::Hook;
+
+/// Where shedder's filter stands on clsact, so that a restart finds its own and no one else's.
+const CLSACT_PRIORITY: u16 = 0x5ed;
+const CLSACT_HANDLE: u32 = 0x5ed;
+
+/// A program attached to an interface. Dropping it detaches unless the link is pinned.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// By `bpf_link`, pinned.
+    Link(FdLink),
+    /// By a clsact filter, which stays until it is removed.
+    Filter,
+}
+
+/// Why an attachment failed.
+#[derive(Debug)]
+pub struct AttachError {
+    /// The kernel's error, where there was one.
+    pub errno: Option<i32>,
+    /// All of it.
+    pub error: anyhow::Error,
+}
+
+impl From<anyhow::Error> for AttachError {
+    fn from(error: anyhow::Error) -> Self {
+        let errno = error.chain().find_map(|cause| {
+            cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error)
+        });
+        Self { errno, error }
+    }
+}
+
+/// Attaches at one hook, taking over a pinned link where one is left.
+pub(super) fn attach(
+    ebpf: &mut Ebpf,
+    pins: &Pins,
+    hook: Hook,
+    interface: &str,
+    ifindex: u32,
+) -> Result<Held, AttachError> {
+    let pin = pins.interface_link(hook, ifindex);
+    let left = pins.interface_links().into_iter().filter(|(other_hook, other_ifindex, _)| {
+        (*other_hook, *other_ifindex) == (hook, ifindex)
+    });
+    for (_, _, path) in left {
+        match adopt(ebpf, hook, &path) {
+            Ok(link) => return Ok(Held::Link(repin(link, &path, &pin)?)),
+            Err(error) => {
+                // Its interface is gone, or it is no link of ours: what it held is free.
+                tracing::debug!("{} is not adopted: {error:#}", path.display());
+                remove_file(&path)?;
+            }
+        }
+    }
+    let link = match hook {
+        Hook::XdpNative => attach_xdp(ebpf, ifindex, XdpMode::Driver)?,
+        Hook::XdpGeneric => attach_xdp(ebpf, ifindex, XdpMode::Skb)?,
+        Hook::Tcx => attach_tcx(ebpf, interface)?,
+        Hook::Clsact => {
+            attach_clsact(ebpf, interface)?;
+            return Ok(Held::Filter);
+        }
+    };
+    Ok(Held::Link(pin_link(link, &pin)?))
+}
+
+/// Detaches and unpins.
+pub(super) fn detach(pins: &Pins, held: Held, hook: Hook, interface: &str, ifindex: u32) -> Result<()> {
+    remove_file(&pins.interface_link(hook, ifindex))?;
+    match held {
+        Held::Link(link) => drop(link),
+        Held::Filter => remove_clsact_filter(interface)?,
+    }
+    Ok(())
+}
+
+/// Removes shedder's filter from an interface's clsact qdisc; the qdisc stays, since others may use it.
+pub(super) fn remove_clsact_filter(interface: &str) -> Result<()> {
+    match qdisc_detach_program(interface, TcAttachType::Ingress, program::SHED_TC) {
+        Ok(()) => Ok(()),
+        Err(aya::programs::TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("remove the filter from {interface}")),
+    }
+}
+
+fn adopt(ebpf: &mut Ebpf, hook: Hook, path: &Path) -> Result<FdLink> {
+    let link: FdLink = PinnedLink::from_pin(path)?.into();
+    match hook {
+        Hook::XdpNative | Hook::XdpGeneric => {
+            let program = programs::xdp(ebpf, program::SHED_XDP)?;
+            let id = program.attach_to_link(XdpLink::try_from(link)?)?;
+            Ok(program.take_link(id)?.try_into()?)
+        }
+        Hook::Tcx => {
+            let program = programs::classifier(ebpf, program::SHED_TC)?;
+            let id = program.attach_to_link(SchedClassifierLink::try_from(link)?)?;
+            Ok(program.take_link(id)?.try_into()?)
+        }
+        Hook::Clsact => bail!("a filter has no link"),
+    }
+}
+
+/// Moves an adopted link's pin to where this version keeps it.
+fn repin(link: FdLink, from: &Path, to: &Path) -> Result<FdLink> {
+    if from == to {
+        return Ok(link);
+    }
+    let link = pin_link(link, to)?;
+    remove_file(from)?;
+    Ok(link)
+}
+
+fn attach_xdp(ebpf: &mut Ebpf, ifindex: u32, mode: XdpMode) -> Result<FdLink> {
+    let program = programs::xdp(ebpf, program::SHED_XDP)?;
+    let id = program.attach_to_if_index(ifindex, mode)?;
+    let link = program.take_link(id)?;
+    // The library falls back to netlink, whose attachment would outlive a crash without a pin.
+    link.try_into().context("the kernel has no bpf_link for XDP (needs Linux 5.9)")
+}
+
+fn attach_tcx(ebpf: &mut Ebpf, interface: &str) -> Result<FdLink> {
+    let program = programs::classifier(ebpf, program::SHED_TC)?;
+    let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+    let id = program.attach_with_options(interface, TcAttachType::Ingress, options)?;
+    Ok(program.take_link(id)?.try_into()?)
+}
+
+fn attach_clsact(ebpf: &mut Ebpf, interface: &str) -> Result<()> {
+    match qdisc_add_clsact(interface) {
+        Ok(()) => {}
+        Err(error) if errno_of(&error) == Some(libc::EEXIST) => {}
+        Err(error) => return Err(error).with_context(|| format!("add clsact to {interface}")),
+    }
+    remove_clsact_filter(interface)?;
+    let program = programs::classifier(ebpf, program::SHED_TC)?;
+    let options = NlOptions {
+        priority: CLSACT_PRIORITY,
+        handle: TcHandle::from(CLSACT_HANDLE),
+        ..NlOptions::default()
+    };
+    let id =
+        program.attach_with_options(interface, TcAttachType::Ingress, TcAttachOptions::Netlink(options))?;
+    // The filter belongs to the qdisc, not to this process; it is removed by name.
+    std::mem::forget(program.take_link(id)?);
+    Ok(())
+}
+
+fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return io.raw_os_error();
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Pins a link and keeps it open.
+pub(super) fn pin_link(link: FdLink, path: &Path) -> Result<FdLink> {
+    remove_file(path)?;
+    let pinned = link.pin(path).with_context(|| format!("pin {}", path.display()))?;
+    Ok(pinned.into())
+}
+
+/// Attaches the connection counting. The new program is attached before the old one goes; a connection is
+/// counted once although both see it, because the socket remembers.
+pub(super) fn attach_track_connections(ebpf: &mut Ebpf, pins: &Pins) -> Result<FdLink> {
+    let program = programs::track_connections(ebpf)?;
+    let id = program.attach().map_err(|error: ProgramError| anyhow::Error::from(error)).context(
+        "attach to the tracepoint inet_sock_set_state",
+    )?;
+    let link: FdLink = program.take_link(id)?.into();
+    pin_link(link, &pins.track_link())
+}

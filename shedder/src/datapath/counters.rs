@@ -1,0 +1,70 @@
+//! Counters as they come from the kernel, summed over CPUs.
+
+use std::collections::BTreeMap;
+
+use shedder_common::counters::{GlobalCounters, PolicyCounters};
+
+/// All counters at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// By first and last port of the policy.
+    pub policies: BTreeMap<(u16, u16), PolicyReading>,
+    /// What belongs to no policy.
+    pub global: GlobalCounters,
+}
+
+/// What is read of one policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyReading {
+    /// Sums over CPUs.
+    pub counters: PolicyCounters,
+    /// Live connections that the kernel has counted.
+    pub counted: u64,
+    /// Live connections that are older than the counting.
+    pub seeded: u64,
+}
+
+impl PolicyReading {
+    /// Live connections.
+    #[must_use]
+    pub const fn active(&self) -> u64 {
+        self.counted.saturating_add(self.seeded)
+    }
+}
+
+pub(super) fn sum_policy<'a>(cpus: impl Iterator<Item = &'a PolicyCounters>) -> PolicyCounters {
+    let mut sum = PolicyCounters::default();
+    for cpu in cpus {
+        for (total, class) in sum.classes.iter_mut().zip(&cpu.classes) {
+            total.admitted += class.admitted;
+            add(&mut total.shed, &class.shed);
+            add(&mut total.would_shed, &class.would_shed);
+            total.exempt += class.exempt;
+            total.fail_open += class.fail_open;
+            total.reset_sent += class.reset_sent;
+            total.retransmits_admitted += class.retransmits_admitted;
+            total.retransmits_shed += class.retransmits_shed;
+        }
+        add(&mut sum.wait_buckets, &cpu.wait_buckets);
+        sum.wait_sum_us += cpu.wait_sum_us;
+    }
+    sum
+}
+
+pub(super) fn sum_global<'a>(cpus: impl Iterator<Item = &'a GlobalCounters>) -> GlobalCounters {
+    let mut sum = GlobalCounters::default();
+    for cpu in cpus {
+        add(&mut sum.unparsed, &cpu.unparsed);
+        add(&mut sum.fail_open, &cpu.fail_open);
+        add(&mut sum.exempt, &cpu.exempt);
+        sum.untracked_connections += cpu.untracked_connections;
+        sum.reset_failed += cpu.reset_failed;
+    }
+    sum
+}
+
+fn add<const N: usize>(total: &mut [u64; N], more: &[u64; N]) {
+    for (total, more) in total.iter_mut().zip(more) {
+        *total += more;
+    }
+}

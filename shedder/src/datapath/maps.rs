@@ -1,0 +1,278 @@
+//! Writing and reading the maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, bail};
+use aya::Ebpf;
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, MapData, MapError, PerCpuArray};
+use ipnet::IpNet;
+use shedder_common::abi::{
+    ADDRESS_BUCKETS, BANKS, MAX_NAMESPACES, MAX_POLICIES, limits_slot, map, port_slot,
+};
+use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
+use shedder_common::control::{Control, HAS_SOURCES};
+use shedder_common::counters::{GlobalCounters, PolicyCounters};
+use shedder_common::limits::{PolicyAddress, PolicyLimits, PolicyState, SourceRule};
+use shedder_common::local_addresses::{AddressBucket, bucket};
+
+use super::Rules;
+use super::counters::{Counters, PolicyReading, sum_global, sum_policy};
+use super::ports::{PortRange, PortTable};
+use super::wire::Wire;
+use crate::config::model::Destinations;
+use crate::quota::QuotaTable;
+
+const NAMESPACE: u32 = 0;
+const _: () = assert!(NAMESPACE < MAX_NAMESPACES);
+
+/// A source CIDR and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceEntry {
+    /// Who.
+    pub cidr: IpNet,
+    /// As what.
+    pub rule: SourceRule,
+}
+
+/// The maps that the daemon writes and reads.
+pub(super) struct Maps {
+    control: Array<MapData, Wire<Control>>,
+    ports: Array<MapData, u32>,
+    limits: Array<MapData, Wire<PolicyLimits>>,
+    state: Array<MapData, Wire<PolicyState>>,
+    seeded: Array<MapData, u64>,
+    counters: PerCpuArray<MapData, Wire<PolicyCounters>>,
+    global_counters: PerCpuArray<MapData, Wire<GlobalCounters>>,
+    local_addresses: Array<MapData, Wire<AddressBucket>>,
+    sources: LpmTrie<MapData, Wire<Address>, u32>,
+    destinations: LpmTrie<MapData, Wire<PolicyAddress>, u32>,
+    table: PortTable,
+    bank: u32,
+    has_sources: bool,
+    written_buckets: BTreeMap<u32, AddressBucket>,
+}
+
+fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
+    ebpf.take_map(name).with_context(|| format!("the object has no map {name}"))
+}
+
+impl Maps {
+    /// Takes the maps of a loaded object. What they hold stays.
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        let mut maps = Self {
+            control: take(ebpf, map::CONTROL)?.try_into()?,
+            ports: take(ebpf, map::PORTS)?.try_into()?,
+            limits: take(ebpf, map::LIMITS)?.try_into()?,
+            state: take(ebpf, map::STATE)?.try_into()?,
+            seeded: take(ebpf, map::SEEDED)?.try_into()?,
+            counters: take(ebpf, map::COUNTERS)?.try_into()?,
+            global_counters: take(ebpf, map::GLOBAL_COUNTERS)?.try_into()?,
+            local_addresses: take(ebpf, map::LOCAL_ADDRESSES)?.try_into()?,
+            sources: take(ebpf, map::SOURCES)?.try_into()?,
+            destinations: take(ebpf, map::DESTINATIONS)?.try_into()?,
+            table: PortTable::default(),
+            bank: 0,
+            has_sources: false,
+            written_buckets: BTreeMap::new(),
+        };
+        maps.adopt()?;
+        Ok(maps)
+    }
+
+    /// Learns what the maps of an earlier daemon hold.
+    fn adopt(&mut self) -> Result<()> {
+        let control = self.control.get(&0, 0)?.0;
+        self.bank = control.bank & 1;
+        self.has_sources = control.flags & HAS_SOURCES != 0;
+        // A map that was never in force is all zero; its ports need no reading.
+        if control == Control::default() {
+            return Ok(());
+        }
+        for bank in 0..BANKS {
+            let mut ports = BTreeMap::new();
+            for port in 1..=u16::MAX {
+                let slot = self.ports.get(&port_slot(NAMESPACE, bank, port), 0)?;
+                if slot != 0 {
+                    ports.insert(port, slot);
+                }
+            }
+            self.table.adopt(bank as usize, ports, bank == self.bank);
+        }
+        for index in 0..ADDRESS_BUCKETS {
+            let bucket = self.local_addresses.get(&index, 0)?.0;
+            if bucket != AddressBucket::default() {
+                self.written_buckets.insert(index, bucket);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
+        let idle = 1 - self.bank;
+        let policies: Vec<PortRange> =
+            table.policies.iter().map(|policy| (policy.first, policy.last)).collect();
+        let mut assigned = self.table.clone();
+        let state = &self.state;
+        let is_idle = |slot| state.get(&slot, 0).is_ok_and(|state| state.0.active == 0);
+        let Some(fresh) = assigned.assign(&policies, is_idle) else {
+            bail!(
+                "{} port policies are more than the {} that fit: give ranges `shared = true`",
+                policies.len(),
+                MAX_POLICIES - 1
+            );
+        };
+        for slot in fresh {
+            self.clear(slot)?;
+        }
+        let mut wanted_destinations = BTreeSet::new();
+        for policy in &table.policies {
+            let slot = assigned.slot((policy.first, policy.last)).context("a policy has no slot")?;
+            self.limits.set(limits_slot(idle, slot), Wire(policy.limits), 0)?;
+            if let Destinations::Listed(cidrs) = &policy.destinations {
+                wanted_destinations.extend(cidrs.iter().map(|cidr| destination_key(slot, cidr)));
+            }
+        }
+        let held_destinations = self.held_destinations()?;
+        for (prefix_bits, key) in wanted_destinations.difference(&held_destinations) {
+            self.destinations.insert(&Key::new(*prefix_bits, Wire(plain_key(*key))), 1, 0)?;
+        }
+        for (port, slot) in assigned.changes(idle as usize) {
+            self.ports.set(port_slot(NAMESPACE, idle, port), slot, 0)?;
+        }
+        self.table = assigned;
+        self.set_control(idle, rules)?;
+        self.bank = idle;
+        for (prefix_bits, key) in held_destinations.difference(&wanted_destinations) {
+            ignore_missing(self.destinations.remove(&Key::new(*prefix_bits, Wire(plain_key(*key)))))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn renew(&mut self, rules: &Rules) -> Result<()> {
+        self.set_control(self.bank, rules)
+    }
+
+    fn set_control(&mut self, bank: u32, rules: &Rules) -> Result<()> {
+        let control = Control {
+            lease_expires_ns: rules.lease_expires_ns,
+            mode: rules.mode as u32,
+            bank,
+            flags: if self.has_sources { HAS_SOURCES } else { 0 },
+            reserved: 0,
+            exempt_interval: rules.exempt_rate.map_or(0, |rate| rate.interval),
+            exempt_tolerance: rules.exempt_rate.map_or(0, |rate| rate.tolerance),
+        };
+        self.control.set(0, Wire(control), 0).context("write the control words")
+    }
+
+    /// Empties a slot that is not in force.
+    fn clear(&mut self, slot: u32) -> Result<()> {
+        self.state.set(slot, Wire(PolicyState::default()), 0)?;
+        self.seeded.set(slot, 0, 0)?;
+        let cpus = self.counters.get(&slot, 0)?.len();
+        let zero = vec![Wire(PolicyCounters::default()); cpus];
+        self.counters.set(slot, aya::maps::PerCpuValues::try_from(zero)?, 0)?;
+        Ok(())
+    }
+
+    pub(super) fn set_local_addresses(&mut self, addresses: &[Address]) -> Result<Vec<Address>> {
+        let mut buckets: BTreeMap<u32, AddressBucket> = BTreeMap::new();
+        let mut left_out = Vec::new();
+        for address in addresses.iter().collect::<BTreeSet<_>>() {
+            let places = &mut buckets.entry(bucket(address)).or_default().addresses;
+            match places.iter_mut().find(|place| **place == Address::default()) {
+                Some(place) => *place = *address,
+                None => left_out.push(*address),
+            }
+        }
+        for (index, bucket) in &buckets {
+            if self.written_buckets.get(index) != Some(bucket) {
+                self.local_addresses.set(*index, Wire(*bucket), 0)?;
+            }
+        }
+        for index in self.written_buckets.keys().filter(|index| !buckets.contains_key(index)) {
+            self.local_addresses.set(*index, Wire(AddressBucket::default()), 0)?;
+        }
+        self.written_buckets = buckets;
+        Ok(left_out)
+    }
+
+    pub(super) fn set_sources(&mut self, sources: &[SourceEntry]) -> Result<()> {
+        let wanted: BTreeMap<(u32, [u8; 16]), u32> = sources
+            .iter()
+            .map(|entry| {
+                let (bits, address) = prefix(&entry.cidr);
+                ((bits, address.octets()), entry.rule.to_word())
+            })
+            .collect();
+        let held: BTreeSet<(u32, [u8; 16])> = self
+            .sources
+            .keys()
+            .map(|key| key.map(|key| (key.prefix_len(), key.data().0.octets())))
+            .collect::<Result<_, MapError>>()?;
+        for ((bits, octets), word) in &wanted {
+            self.sources.insert(&Key::new(*bits, Wire(Address::from_v6(*octets))), *word, 0)?;
+        }
+        for (bits, octets) in held.iter().filter(|key| !wanted.contains_key(key)) {
+            ignore_missing(self.sources.remove(&Key::new(*bits, Wire(Address::from_v6(*octets)))))?;
+        }
+        self.has_sources = !wanted.is_empty();
+        Ok(())
+    }
+
+    pub(super) fn set_seeded(&mut self, range: PortRange, connections: u64) -> Result<()> {
+        if let Some(slot) = self.table.slot(range) {
+            self.seeded.set(slot, connections, 0)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&self) -> Result<Counters> {
+        let mut policies = BTreeMap::new();
+        for (range, slot) in self.table.slots() {
+            let counted = self.state.get(&slot, 0)?.0.active;
+            let seeded = self.seeded.get(&slot, 0)?;
+            let counters = sum_policy(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0));
+            policies.insert(range, PolicyReading { counters, counted, seeded });
+        }
+        let global = sum_global(self.global_counters.get(&0, 0)?.iter().map(|cpu| &cpu.0));
+        Ok(Counters { policies, global })
+    }
+
+    fn held_destinations(&self) -> Result<BTreeSet<(u32, (u32, [u8; 16]))>> {
+        let keys = self.destinations.keys().map(|key| {
+            key.map(|key| {
+                let data = key.data().0;
+                (key.prefix_len(), (data.policy, data.address.octets()))
+            })
+        });
+        Ok(keys.collect::<Result<_, MapError>>()?)
+    }
+}
+
+/// A CIDR in the common form: bits and address.
+fn prefix(cidr: &IpNet) -> (u32, Address) {
+    match cidr {
+        IpNet::V4(cidr) => {
+            (MAPPED_PREFIX_BITS + u32::from(cidr.prefix_len()), Address::from_v4(cidr.network().octets()))
+        }
+        IpNet::V6(cidr) => (u32::from(cidr.prefix_len()), Address::from_v6(cidr.network().octets())),
+    }
+}
+
+fn destination_key(slot: u32, cidr: &IpNet) -> (u32, (u32, [u8; 16])) {
+    let (bits, address) = prefix(cidr);
+    (32 + bits, (slot, address.octets()))
+}
+
+fn plain_key((policy, octets): (u32, [u8; 16])) -> PolicyAddress {
+    PolicyAddress { policy, address: Address::from_v6(octets) }
+}
+
+fn ignore_missing(result: Result<(), MapError>) -> Result<()> {
+    match result {
+        Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

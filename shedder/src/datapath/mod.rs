@@ -1,0 +1,275 @@
+//! The kernel side as the daemon sees it: the only module that knows BPF.
+
+mod attach;
+mod counters;
+mod maps;
+mod object;
+mod pins;
+mod ports;
+mod programs;
+mod test_run;
+mod unload;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use aya::Ebpf;
+use aya::programs::links::FdLink;
+use shedder_common::address::Address;
+use shedder_common::control::Mode;
+use shedder_common::gcra::Rate;
+use shedder_common::packet::parse::ETHERNET_LEN;
+
+pub use attach::AttachError;
+pub use counters::{Counters, PolicyReading};
+pub use maps::SourceEntry;
+pub use programs::LoadOptions;
+pub use test_run::{Program, TestBench, TestRun};
+pub use unload::{Unloaded, unload};
+
+use crate::kernel::attachment::Hook;
+use crate::quota::QuotaTable;
+
+/// What is in force besides the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// What the kernel does with its decisions.
+    pub mode: Mode,
+    /// Until when it obeys, on the monotonic clock.
+    pub lease_expires_ns: u64,
+    /// Rate of the exempt sources; `None` is no limit.
+    pub exempt_rate: Option<Rate>,
+}
+
+/// Programs, maps and links of one daemon.
+pub struct Datapath {
+    pins: pins::Pins,
+    _lock: pins::PinLock,
+    options: LoadOptions,
+    /// For devices with an Ethernet header, and counting.
+    ethernet: Ebpf,
+    /// For devices without a link-layer header; loaded when there is one.
+    headerless: Option<Ebpf>,
+    maps: maps::Maps,
+    track: FdLink,
+    attached: BTreeMap<u32, Attached>,
+    adopted: bool,
+}
+
+#[derive(Debug)]
+struct Attached {
+    interface: String,
+    hook: Hook,
+    held: attach::Held,
+}
+
+impl Datapath {
+    /// Loads the programs and counts connections from now on. Maps that an earlier daemon pinned go on being
+    /// used if they are what this build makes; otherwise they are made anew. Nothing is refused until
+    /// [`Datapath::write`].
+    ///
+    /// # Errors
+    ///
+    /// bpffs is missing or held by another daemon, or the kernel refuses a map or program.
+    pub fn start(bpffs: &Path, options: LoadOptions) -> Result<Self> {
+        let pins = pins::Pins::new(bpffs);
+        let lock = pins.lock()?;
+        pins.create()?;
+        if let Some(reason) = pins.unusable_maps()? {
+            tracing::warn!("The pinned maps are not of this build and are made anew: {reason}.");
+            pins.remove_maps()?;
+        }
+        let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
+        let mut ethernet = programs::load(&pins, &options, ETHERNET_LEN)?;
+        programs::load_packet_programs(&mut ethernet)?;
+        programs::load_track_connections(&mut ethernet)?;
+        let maps = maps::Maps::take(&mut ethernet)?;
+        let track = attach::attach_track_connections(&mut ethernet, &pins)?;
+        Ok(Self {
+            pins,
+            _lock: lock,
+            options,
+            ethernet,
+            headerless: None,
+            maps,
+            track,
+            attached: BTreeMap::new(),
+            adopted,
+        })
+    }
+
+    /// Whether the maps are those of an earlier daemon, so that counters go on.
+    #[must_use]
+    pub const fn adopted(&self) -> bool {
+        self.adopted
+    }
+
+    /// Attaches to an interface at the first hook of `ladder` that works. `may_fall_back` says after which
+    /// kernel errors the next one is tried. Returns the hook, and why earlier ones failed.
+    ///
+    /// # Errors
+    ///
+    /// No hook worked.
+    pub fn attach(
+        &mut self,
+        interface: &str,
+        ifindex: u32,
+        link_header_len: u32,
+        ladder: &[Hook],
+        may_fall_back: impl Fn(i32) -> bool,
+    ) -> Result<(Hook, Vec<(Hook, AttachError)>), Vec<(Hook, AttachError)>> {
+        let mut failures = Vec::new();
+        for hook in ladder {
+            let attempt = self
+                .instance(link_header_len)
+                .map_err(AttachError::from)
+                .and_then(|(ebpf, pins)| attach::attach(ebpf, pins, *hook, interface, ifindex));
+            match attempt {
+                Ok(held) => {
+                    let attached = Attached { interface: interface.to_owned(), hook: *hook, held };
+                    self.attached.insert(ifindex, attached);
+                    return Ok((*hook, failures));
+                }
+                Err(error) => {
+                    let go_on = error.errno.is_some_and(&may_fall_back);
+                    failures.push((*hook, error));
+                    if !go_on {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(failures)
+    }
+
+    /// Removes links that an earlier daemon left on interfaces or at hooks that are not served any more, and
+    /// what other ABI versions left. Called once after the first attachments.
+    ///
+    /// # Errors
+    ///
+    /// A pin cannot be removed.
+    pub fn remove_leftovers(&self) -> Result<()> {
+        for (hook, ifindex, path) in self.pins.interface_links() {
+            if self.attached.get(&ifindex).is_none_or(|attached| attached.hook != hook) {
+                pins::remove_file(&path)?;
+            }
+        }
+        self.pins.remove_other_versions()
+    }
+
+    /// Detaches from an interface, which may be gone already.
+    ///
+    /// # Errors
+    ///
+    /// The pin or the filter cannot be removed.
+    pub fn detach(&mut self, ifindex: u32) -> Result<()> {
+        match self.attached.remove(&ifindex) {
+            Some(Attached { interface, hook, held }) => {
+                attach::detach(&self.pins, held, hook, &interface, ifindex)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes limits, ports and rules in one piece: everything into the bank that is not in force, then one
+    /// word that puts it in force.
+    ///
+    /// # Errors
+    ///
+    /// More policies than slots, or the kernel refuses a write; then the old table stays in force.
+    pub fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
+        self.maps.write(table, rules)
+    }
+
+    /// Renews the lease and the mode without touching limits.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the write.
+    pub fn renew(&mut self, rules: &Rules) -> Result<()> {
+        self.maps.renew(rules)
+    }
+
+    /// Makes the kernel know these addresses as the host's own. Returns those that found no place, to which
+    /// policies with `to = "local"` therefore do not apply.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a write.
+    pub fn set_local_addresses(&mut self, addresses: &[Address]) -> Result<Vec<Address>> {
+        self.maps.set_local_addresses(addresses)
+    }
+
+    /// Makes the kernel know these sources.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a write.
+    pub fn set_sources(&mut self, sources: &[SourceEntry]) -> Result<()> {
+        self.maps.set_sources(sources)
+    }
+
+    /// Sets how many live connections of a policy are older than the counting.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the write.
+    pub fn set_seeded(&mut self, first: u16, last: u16, connections: u64) -> Result<()> {
+        self.maps.set_seeded((first, last), connections)
+    }
+
+    /// Reads all counters, summed over CPUs.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a read.
+    pub fn read(&self) -> Result<Counters> {
+        self.maps.read()
+    }
+
+    /// Log records of the programs, where they were loaded with a level.
+    ///
+    /// # Errors
+    ///
+    /// The ring buffer cannot be read.
+    pub fn take_log(&mut self) -> Result<Option<aya_log::EbpfLogger<&'static dyn log::Log>>> {
+        if self.options.bpf_log.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(aya_log::EbpfLogger::init(&mut self.ethernet).context("read the programs' log")?))
+    }
+
+    /// Leaves programs and maps pinned. They pass everything once the lease ends.
+    pub fn keep(self) {}
+
+    /// Detaches everywhere and unpins everything.
+    ///
+    /// # Errors
+    ///
+    /// A pin or filter cannot be removed.
+    pub fn remove(mut self) -> Result<()> {
+        let interfaces: Vec<u32> = self.attached.keys().copied().collect();
+        for ifindex in interfaces {
+            self.detach(ifindex)?;
+        }
+        pins::remove_file(&self.pins.track_link())?;
+        drop(self.track);
+        self.pins.remove_all()?;
+        Ok(())
+    }
+
+    fn instance(&mut self, link_header_len: u32) -> Result<(&mut Ebpf, &pins::Pins)> {
+        if link_header_len != 0 {
+            return Ok((&mut self.ethernet, &self.pins));
+        }
+        if self.headerless.is_none() {
+            let mut ebpf = programs::load(&self.pins, &self.options, 0)?;
+            programs::load_packet_programs(&mut ebpf)?;
+            self.headerless = Some(ebpf);
+        }
+        let ebpf = self.headerless.as_mut().context("the programs for devices without header are gone")?;
+        Ok((ebpf, &self.pins))
+    }
+}

@@ -1,0 +1,88 @@
+//! Loading the programs.
+
+use anyhow::{Context as _, Result, bail};
+use aya::programs::{BtfTracePoint, SchedClassifier, Xdp};
+use aya::{Btf, Ebpf, EbpfLoader};
+use shedder_common::abi::{SocketOffsets, global, map, program};
+
+use super::object::OBJECT;
+use super::pins::Pins;
+use super::wire::Wire;
+
+/// What the programs must know before they are loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// Inode number of the network namespace whose sockets are counted.
+    pub namespace_inode: u32,
+    /// Where the kernel keeps socket fields.
+    pub offsets: SocketOffsets,
+    /// Level of the programs' log; `None` removes it from the code.
+    pub bpf_log: Option<aya_log::Level>,
+}
+
+/// Loads the object with its maps pinned, or taken from their pins; programs for devices with that link header.
+pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<Ebpf> {
+    let paths: Vec<_> = map::ALL.into_iter().map(|name| (name, pins.map(name))).collect();
+    let offsets = Wire(options.offsets);
+    let log_level: u8 = options.bpf_log.map_or(0, |level| level as u8);
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global(global::NAMESPACE_ID, &0_u32, true)
+        .override_global(global::NAMESPACE_INODE, &options.namespace_inode, true)
+        .override_global(global::LINK_HEADER_LEN, &link_header_len, true)
+        .override_global(global::SOCKET_OFFSETS, &offsets, true)
+        .override_global("AYA_LOG_LEVEL", &log_level, false);
+    for (name, path) in &paths {
+        loader.map_pin_path(name, path.as_path());
+    }
+    loader.load(OBJECT).context("load the kernel side")
+}
+
+/// Loads the packet programs into the kernel.
+pub(super) fn load_packet_programs(ebpf: &mut Ebpf) -> Result<()> {
+    let refused = |name| format!("the kernel refused {name}");
+    xdp(ebpf, program::SHED_XDP)?.load().with_context(|| refused(program::SHED_XDP))?;
+    println!("xdp {:?}", xdp(ebpf, program::SHED_XDP)?.info()?.verified_instruction_count());
+    classifier(ebpf, program::SHED_TC)?.load().with_context(|| refused(program::SHED_TC))
+}
+
+/// Loads the programs that pass everything, which benchmarks and tests measure against.
+pub(super) fn load_empty_programs(ebpf: &mut Ebpf) -> Result<()> {
+    xdp(ebpf, program::PASS_XDP)?.load()?;
+    Ok(classifier(ebpf, program::PASS_TC)?.load()?)
+}
+
+/// Loads the connection counting into the kernel.
+pub(super) fn load_track_connections(ebpf: &mut Ebpf) -> Result<()> {
+    let btf = Btf::from_sys_fs().context(
+        "read /sys/kernel/btf/vmlinux: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y to count \
+         connections",
+    )?;
+    track_connections(ebpf)?
+        .load("inet_sock_set_state", &btf)
+        .with_context(|| format!("the kernel refused {}", program::TRACK_CONNECTIONS))
+}
+
+/// An XDP program of the object.
+pub(super) fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+    match ebpf.program_mut(name) {
+        Some(program) => Ok(program.try_into()?),
+        None => bail!("the object has no program {name}"),
+    }
+}
+
+/// A classifier of the object.
+pub(super) fn classifier<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier> {
+    match ebpf.program_mut(name) {
+        Some(program) => Ok(program.try_into()?),
+        None => bail!("the object has no program {name}"),
+    }
+}
+
+/// The tracing program of the object.
+pub(super) fn track_connections(ebpf: &mut Ebpf) -> Result<&mut BtfTracePoint> {
+    match ebpf.program_mut(program::TRACK_CONNECTIONS) {
+        Some(program) => Ok(program.try_into()?),
+        None => bail!("the object has no program {}", program::TRACK_CONNECTIONS),
+    }
+}

@@ -1,0 +1,29 @@
+//! Removing everything, with or without a daemon.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::attach;
+use super::pins::Pins;
+
+/// What was removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unloaded {
+    /// Pins, and with them the programs, maps and links that nothing else holds.
+    pub pins: Vec<PathBuf>,
+}
+
+/// Unpins everything under a bpffs directory and removes clsact filters of ours from these interfaces. Doing it
+/// again finds nothing and is no error.
+///
+/// # Errors
+///
+/// A pin or filter cannot be removed.
+pub fn unload(bpffs: &Path, interfaces: &[String]) -> Result<Unloaded> {
+    let pins = Pins::new(bpffs).remove_all()?;
+    for interface in interfaces {
+        attach::remove_clsact_filter(interface)?;
+    }
+    Ok(Unloaded { pins })
+}

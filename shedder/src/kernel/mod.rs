@@ -1,0 +1,3 @@
+//! Facts about the running kernel.
+
+pub mod attachment;
