@@ -36,6 +36,20 @@ impl Gate {
         }
     }
 
+    /// The gate at an index of [`Gate::ALL`], if there is one.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_index(index: u8) -> Option<Self> {
+        Some(match index {
+            0 => Self::Closed,
+            1 => Self::Rate,
+            2 => Self::Connections,
+            3 => Self::QueueDepth,
+            4 => Self::QueueWait,
+            _ => return None,
+        })
+    }
+
     /// Position in [`Gate::ALL`] and in every per-gate array.
     #[must_use]
     #[inline(always)]

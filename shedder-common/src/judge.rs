@@ -47,6 +47,35 @@ pub trait Environment {
     fn seeded(&self, policy: u32) -> u64;
     /// The socket that the attempt would reach.
     fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket;
+
+    /// [`first_gates`]; the kernel calls it as a function that is verified by itself.
+    #[inline(always)]
+    fn first_gates(&self, key: Key, now_ns: u64) -> FirstGates
+    where
+        Self: Sized,
+    {
+        first_gates(self, key, now_ns)
+    }
+
+    /// [`last_gates`]; the kernel calls it as a function that is verified by itself.
+    #[inline(always)]
+    fn last_gates(&self, key: Key, now_ns: u64, first: FirstGates, queue: Queue) -> Outcome
+    where
+        Self: Sized,
+    {
+        last_gates(self, key, now_ns, first, queue)
+    }
+}
+
+/// Whose limits are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Bank in force.
+    pub bank: u32,
+    /// Policy slot.
+    pub policy: u32,
+    /// Class of whoever asks.
+    pub class: Class,
 }
 
 /// [`crate::limits::PolicyState`] with words that several CPUs change.
@@ -103,6 +132,42 @@ pub enum Outcome {
     Exempt(Exempt),
     /// Passed unjudged.
     FailOpen(FailOpen),
+}
+
+impl Outcome {
+    /// All of it in one word.
+    #[must_use]
+    #[inline(always)]
+    pub const fn word(self) -> u64 {
+        match self {
+            Self::Admit => 0,
+            Self::Repeat => 0x100,
+            Self::Shed(gate) => 0x200 | gate as u64,
+            Self::ShedAgain(gate) => 0x300 | gate as u64,
+            Self::Exempt(Exempt::Source) => 0x400,
+            Self::Exempt(Exempt::Destination) => 0x401,
+            Self::FailOpen(FailOpen::LeaseExpired) => 0x500,
+            Self::FailOpen(FailOpen::MissingState) => 0x501,
+            Self::FailOpen(FailOpen::Contention) => 0x502,
+        }
+    }
+
+    /// From the word that [`Outcome::word`] gave. An unknown word is `FailOpen`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        match (word >> 8, Gate::from_index((word & GATE_BITS) as u8)) {
+            (0, _) => Self::Admit,
+            (1, _) => Self::Repeat,
+            (2, Some(gate)) => Self::Shed(gate),
+            (3, Some(gate)) => Self::ShedAgain(gate),
+            (4, _) if word & GATE_BITS == 0 => Self::Exempt(Exempt::Source),
+            (4, _) => Self::Exempt(Exempt::Destination),
+            (5, _) if word & GATE_BITS == 0 => Self::FailOpen(FailOpen::LeaseExpired),
+            (5, _) if word & GATE_BITS == 2 => Self::FailOpen(FailOpen::Contention),
+            _ => Self::FailOpen(FailOpen::MissingState),
+        }
+    }
 }
 
 /// A decision about one attempt.
@@ -169,8 +234,8 @@ pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
             return Some(judgement);
         }
     }
-    let Some(class_limits) = limits.classes.get(judgement.class.index()) else { return Some(judgement) };
-    judgement.reset = class_limits.flags & RESET != 0 && !attempt.fragmented;
+    let Some(share) = limits.classes.get(judgement.class.index()) else { return Some(judgement) };
+    judgement.reset = share.flags & RESET != 0 && !attempt.fragmented;
 
     let fingerprint = Fingerprint::of(attempt);
     let Some(memory) = environment.fingerprint(fingerprint.slot) else { return Some(judgement) };
@@ -179,9 +244,8 @@ pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
         judgement.outcome = Outcome::Repeat;
         return Some(judgement);
     }
-    let Some(state) = environment.state(policy) else { return Some(judgement) };
-    let gates = Gates { environment, limits, class_limits, state, class: judgement.class, policy, now_ns };
-    judgement.outcome = gates.ask(attempt, &mut judgement.wait_us);
+    let key = Key { bank: control.bank, policy, class: judgement.class };
+    judgement.outcome = ask(environment, key, now_ns, attempt, &mut judgement.wait_us);
     match judgement.outcome {
         Outcome::Admit | Outcome::Repeat => memory.store(fingerprint.word(false, now_ns)),
         Outcome::Shed(gate) => {
@@ -242,82 +306,186 @@ fn charge<W: Cell>(tat: &W, rate: Rate, now: u64) -> Charge {
     Charge::Contended
 }
 
-struct Gates<'a, E: Environment> {
-    environment: &'a E,
-    limits: &'a PolicyLimits,
-    class_limits: &'a ClassLimits,
-    state: &'a State<E::Word>,
-    class: Class,
-    policy: u32,
+/// Asks the gates, cheapest first, and charges only when all admit.
+#[inline(always)]
+fn ask<E: Environment>(
+    environment: &E,
+    key: Key,
     now_ns: u64,
-}
-
-impl<E: Environment> Gates<'_, E> {
-    /// Asks the gates, cheapest first, and charges only when all admit.
-    ///
-    /// A class is refused while the total stands above its share of a limit. Its floor then admits, but never
-    /// above the limit itself; only `rate` gives way, because what the floor takes is charged to the others.
-    #[inline(always)]
-    fn ask(&self, attempt: &Attempt, wait_us: &mut u32) -> Outcome {
-        let (limits, share) = (self.limits, self.class_limits);
-        let active = self.state.active.load().saturating_add(self.environment.seeded(self.policy));
-        let mut by_share = if share.flags & CLOSED != 0 {
-            Some(Gate::Closed)
-        } else if !self.rate_admits() {
-            Some(Gate::Rate)
-        } else if reaches(active, share.connections) {
-            Some(Gate::Connections)
-        } else {
-            None
-        };
-        if let Some(gate) = by_share
-            && !self.floor_admits()
-        {
-            return Outcome::Shed(gate);
-        }
-        if reaches(active, limits.connections) {
-            return Outcome::Shed(Gate::Connections);
-        }
-        if self.needs_listener() {
-            let want_wait = limits.queue_wait_us != UNLIMITED;
-            match self.environment.socket(attempt, want_wait) {
-                Socket::Unknown => {}
-                Socket::Existing => return Outcome::Repeat,
-                Socket::Listener(listener) => {
-                    let queue = Queue::new(&listener, active, self.now_ns);
-                    *wait_us = queue.wait_us;
-                    if let Some(gate) =
-                        queue.refuses(limits.connections, limits.queue_depth, limits.queue_wait_us)
-                    {
-                        return Outcome::Shed(gate);
-                    }
-                    if by_share.is_none()
-                        && let Some(gate) =
-                            queue.refuses(share.connections, share.queue_depth, share.queue_wait_us)
-                    {
-                        if !self.floor_admits() {
-                            return Outcome::Shed(gate);
-                        }
-                        by_share = Some(gate);
-                    }
-                }
+    attempt: &Attempt,
+    wait_us: &mut u32,
+) -> Outcome {
+    let first = environment.first_gates(key, now_ns);
+    if let Some(gate) = first.shed() {
+        return Outcome::Shed(gate);
+    }
+    let mut queue = Queue::NONE;
+    if first.needs_listener() {
+        match environment.socket(attempt, first.needs_wait()) {
+            Socket::Unknown => {}
+            Socket::Existing => return Outcome::Repeat,
+            Socket::Listener(listener) => {
+                queue = Queue::new(&listener, now_ns);
+                *wait_us = queue.wait_us;
             }
         }
-        let admission = match by_share {
-            Some(gate) => self.charge_floor(gate),
-            None => self.charge_own_rate(),
-        };
-        if !matches!(admission, Outcome::Shed(_)) {
-            self.charge_other_rates(by_share.is_some());
-        }
-        admission
+    }
+    environment.last_gates(key, now_ns, first, queue)
+}
+
+/// What the gates say that need no listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstGates {
+    /// A gate and how it stands, in one word: bits 0..8 the gate, the rest flags.
+    word: u64,
+}
+
+const GATE_BITS: u64 = 0xff;
+const REFUSED: u64 = 0x100;
+const RESCUED: u64 = 0x200;
+const NEEDS_LISTENER: u64 = 0x400;
+const NEEDS_WAIT: u64 = 0x800;
+
+impl FirstGates {
+    /// From the word that [`FirstGates::word`] gave.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        Self { word }
+    }
+
+    /// All of it in one word.
+    #[must_use]
+    #[inline(always)]
+    pub const fn word(self) -> u64 {
+        self.word
+    }
+
+    /// The gate that refuses.
+    #[must_use]
+    #[inline(always)]
+    pub const fn shed(self) -> Option<Gate> {
+        if self.word & REFUSED == 0 { None } else { Gate::from_index((self.word & GATE_BITS) as u8) }
+    }
+
+    /// The gate that refuses by share, where the floor admits.
+    #[inline(always)]
+    const fn rescued(self) -> Option<Gate> {
+        if self.word & RESCUED == 0 { None } else { Gate::from_index((self.word & GATE_BITS) as u8) }
+    }
+
+    /// Whether the other gates need the listener.
+    #[must_use]
+    #[inline(always)]
+    pub const fn needs_listener(self) -> bool {
+        self.word & NEEDS_LISTENER != 0
+    }
+
+    /// Whether they need the age of its oldest connection.
+    #[must_use]
+    #[inline(always)]
+    pub const fn needs_wait(self) -> bool {
+        self.word & NEEDS_WAIT != 0
+    }
+}
+
+/// The gates that need no listener.
+///
+/// A class is refused while the total stands above its share of a limit. Its floor then admits, but never above
+/// the limit itself; only `rate` gives way, because what the floor takes is charged to the others.
+#[inline(always)]
+pub fn first_gates<E: Environment>(environment: &E, key: Key, now_ns: u64) -> FirstGates {
+    let Some(gates) = Gates::new(environment, key, now_ns) else { return FirstGates { word: 0 } };
+    let (limits, share) = (gates.limits, gates.share);
+    let active = gates.active();
+    let mut word = 0;
+    if (limits.connections & limits.queue_depth & limits.queue_wait_us) != UNLIMITED
+        || (share.connections & share.queue_depth & share.queue_wait_us) != UNLIMITED
+    {
+        word |= NEEDS_LISTENER;
+    }
+    if limits.queue_wait_us != UNLIMITED {
+        word |= NEEDS_WAIT;
+    }
+    let by_share = if share.flags & CLOSED != 0 {
+        Some(Gate::Closed)
+    } else if !gates.rate_admits() {
+        Some(Gate::Rate)
+    } else if reaches(active, share.connections) {
+        Some(Gate::Connections)
+    } else {
+        None
+    };
+    if let Some(gate) = by_share {
+        word |= gate as u64;
+        word |= if gates.floor_admits() { RESCUED } else { REFUSED };
+    }
+    if word & REFUSED == 0 && reaches(active, limits.connections) {
+        word = (word & !GATE_BITS) | REFUSED | Gate::Connections as u64;
+    }
+    FirstGates { word }
+}
+
+/// The gates of the listener, and the charge.
+#[inline(always)]
+pub fn last_gates<E: Environment>(
+    environment: &E,
+    key: Key,
+    now_ns: u64,
+    first: FirstGates,
+    queue: Queue,
+) -> Outcome {
+    let Some(gates) = Gates::new(environment, key, now_ns) else {
+        return Outcome::FailOpen(FailOpen::MissingState);
+    };
+    let (limits, share) = (gates.limits, gates.share);
+    let connections = gates.active().saturating_add(u64::from(queue.syn_queue));
+    if let Some(gate) =
+        queue.refuses(connections, limits.connections, limits.queue_depth, limits.queue_wait_us)
+    {
+        return Outcome::Shed(gate);
+    }
+    let by_share = match first.rescued() {
+        Some(gate) => Some(gate),
+        None => queue.refuses(connections, share.connections, share.queue_depth, share.queue_wait_us),
+    };
+    let admission = match by_share {
+        Some(gate) => gates.charge_floor(gate),
+        None => gates.charge_own_rate(),
+    };
+    if !matches!(admission, Outcome::Shed(_)) {
+        gates.charge_other_rates(by_share.is_some());
+    }
+    admission
+}
+
+struct Gates<'a, W> {
+    limits: &'a PolicyLimits,
+    share: &'a ClassLimits,
+    state: &'a State<W>,
+    class: usize,
+    seeded: u64,
+    now: u64,
+}
+
+impl<'a, W: Cell> Gates<'a, W> {
+    #[inline(always)]
+    fn new<E: Environment<Word = W>>(environment: &'a E, key: Key, now_ns: u64) -> Option<Self> {
+        let limits = environment.limits(key.bank, key.policy)?;
+        let class = key.class.index();
+        Some(Self {
+            limits,
+            share: limits.classes.get(class)?,
+            state: environment.state(key.policy)?,
+            class,
+            seeded: environment.seeded(key.policy),
+            now: gcra::units(now_ns),
+        })
     }
 
     #[inline(always)]
-    fn needs_listener(&self) -> bool {
-        let (limits, share) = (self.limits, self.class_limits);
-        (limits.connections & limits.queue_depth & limits.queue_wait_us) != UNLIMITED
-            || (share.connections & share.queue_depth & share.queue_wait_us) != UNLIMITED
+    fn active(&self) -> u64 {
+        self.state.active.load().saturating_add(self.seeded)
     }
 
     #[inline(always)]
@@ -330,30 +498,29 @@ impl<E: Environment> Gates<'_, E> {
 
     #[inline(always)]
     fn rate_admits(&self) -> bool {
-        let rate = Rate { interval: self.class_limits.interval, tolerance: self.class_limits.tolerance };
+        let rate = Rate { interval: self.share.interval, tolerance: self.share.tolerance };
         if rate.interval == 0 {
             return true;
         }
-        match self.state.tats.get(self.leader(self.class.index())) {
-            Some(tat) => rate.admits(tat.load(), gcra::units(self.now_ns)),
+        match self.state.tats.get(self.leader(self.class)) {
+            Some(tat) => rate.admits(tat.load(), self.now),
             None => true,
         }
     }
 
     #[inline(always)]
-    fn floor(&self) -> Option<(Rate, &E::Word)> {
-        let share = self.class_limits;
-        if share.floor_interval == 0 {
+    fn floor(&self) -> Option<(Rate, &W)> {
+        if self.share.floor_interval == 0 {
             return None;
         }
-        let tat = self.state.floor_tats.get(self.class.index())?;
-        Some((Rate { interval: share.floor_interval, tolerance: share.floor_tolerance }, tat))
+        let tat = self.state.floor_tats.get(self.class)?;
+        Some((Rate { interval: self.share.floor_interval, tolerance: self.share.floor_tolerance }, tat))
     }
 
     #[inline(always)]
     fn floor_admits(&self) -> bool {
         match self.floor() {
-            Some((rate, tat)) => rate.admits(tat.load(), gcra::units(self.now_ns)),
+            Some((rate, tat)) => rate.admits(tat.load(), self.now),
             None => false,
         }
     }
@@ -361,19 +528,19 @@ impl<E: Environment> Gates<'_, E> {
     #[inline(always)]
     fn charge_floor(&self, gate: Gate) -> Outcome {
         match self.floor() {
-            Some((rate, tat)) => outcome_of(charge(tat, rate, gcra::units(self.now_ns)), gate),
+            Some((rate, tat)) => outcome_of(charge(tat, rate, self.now), gate),
             None => Outcome::Shed(gate),
         }
     }
 
     #[inline(always)]
     fn charge_own_rate(&self) -> Outcome {
-        let rate = Rate { interval: self.class_limits.interval, tolerance: self.class_limits.tolerance };
+        let rate = Rate { interval: self.share.interval, tolerance: self.share.tolerance };
         if rate.interval == 0 {
             return Outcome::Admit;
         }
-        match self.state.tats.get(self.leader(self.class.index())) {
-            Some(tat) => outcome_of(charge(tat, rate, gcra::units(self.now_ns)), Gate::Rate),
+        match self.state.tats.get(self.leader(self.class)) {
+            Some(tat) => outcome_of(charge(tat, rate, self.now), Gate::Rate),
             None => Outcome::FailOpen(FailOpen::MissingState),
         }
     }
@@ -382,8 +549,7 @@ impl<E: Environment> Gates<'_, E> {
     /// follows another keeps a copy of its TAT, so that nothing starts anew when their shares part.
     #[inline(always)]
     fn charge_other_rates(&self, own_too: bool) {
-        let now = gcra::units(self.now_ns);
-        let own = self.leader(self.class.index());
+        let own = self.leader(self.class);
         for (class, limits) in self.limits.classes.iter().enumerate() {
             let Some(tat) = self.state.tats.get(class) else { return };
             let leader = self.leader(class);
@@ -392,7 +558,7 @@ impl<E: Environment> Gates<'_, E> {
                     tat.store(leading.load());
                 }
             } else if limits.interval != 0 && (own_too || class != own) {
-                charge_past(tat, Rate { interval: limits.interval, tolerance: limits.tolerance }, now);
+                charge_past(tat, Rate { interval: limits.interval, tolerance: limits.tolerance }, self.now);
             }
         }
     }
@@ -424,16 +590,26 @@ const fn reaches(active: u64, limit: u32) -> bool {
 }
 
 /// What the listener gates compare.
-struct Queue {
-    connections: u64,
-    depth: u32,
-    capacity: u32,
-    wait_us: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Connections that wait for `accept`.
+    pub depth: u32,
+    /// How many fit.
+    pub capacity: u32,
+    /// Half-open requests.
+    pub syn_queue: u32,
+    /// How long the oldest connection has waited, or [`NO_WAIT`].
+    pub wait_us: u32,
 }
 
 impl Queue {
+    /// No listener was looked at: every listener gate admits.
+    pub const NONE: Self = Self { depth: 0, capacity: u32::MAX, syn_queue: 0, wait_us: NO_WAIT };
+
+    /// The queues of a listener at a moment.
+    #[must_use]
     #[inline(always)]
-    fn new(listener: &Listener, active: u64, now_ns: u64) -> Self {
+    pub const fn new(listener: &Listener, now_ns: u64) -> Self {
         let wait_us = if listener.accept_queue == 0 {
             0
         } else if listener.oldest_us == 0 {
@@ -444,17 +620,17 @@ impl Queue {
             if age >= NO_WAIT as u64 { NO_WAIT - 1 } else { age as u32 }
         };
         Self {
-            connections: active.saturating_add(listener.syn_queue as u64),
             depth: listener.accept_queue,
             // The kernel's queue is full when it holds more than the backlog.
             capacity: listener.backlog.saturating_add(1),
+            syn_queue: listener.syn_queue,
             wait_us,
         }
     }
 
     #[inline(always)]
-    fn refuses(&self, connections: u32, queue_depth: u32, queue_wait_us: u32) -> Option<Gate> {
-        if reaches(self.connections, connections) {
+    fn refuses(&self, active: u64, connections: u32, queue_depth: u32, queue_wait_us: u32) -> Option<Gate> {
+        if reaches(active, connections) {
             return Some(Gate::Connections);
         }
         if queue_depth != UNLIMITED

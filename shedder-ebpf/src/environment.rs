@@ -7,11 +7,14 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use shedder_common::abi;
 use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
 use shedder_common::control::Control;
-use shedder_common::judge::{Cell as _, Environment, Socket, State};
+use shedder_common::judge::{
+    Cell as _, Environment, FirstGates, Key as GateKey, Outcome, Queue, Socket, State,
+};
 use shedder_common::limits::{PolicyAddress, PolicyLimits, SourceRule};
 use shedder_common::local_addresses;
 use shedder_common::packet::parse::Attempt;
 
+use crate::gates::{self, pack};
 use crate::globals::NAMESPACE_ID;
 use crate::maps;
 use crate::socket;
@@ -138,5 +141,17 @@ impl Environment for Kernel {
     #[inline(always)]
     fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket {
         socket::find(self.context, attempt, want_wait)
+    }
+
+    #[inline(always)]
+    fn first_gates(&self, key: GateKey, now_ns: u64) -> FirstGates {
+        FirstGates::from_word(gates::first_gates_by_word(pack(key), now_ns))
+    }
+
+    #[inline(always)]
+    fn last_gates(&self, key: GateKey, now_ns: u64, first: FirstGates, queue: Queue) -> Outcome {
+        let depth = u64::from(queue.depth) << 32 | u64::from(queue.capacity);
+        let wait = u64::from(queue.syn_queue) << 32 | u64::from(queue.wait_us);
+        Outcome::from_word(gates::last_gates_by_word(pack(key), now_ns, first.word(), depth, wait))
     }
 }

@@ -23,7 +23,8 @@ pub static SOCKET_OFFSETS: Global<SocketOffsets> = Global::new(SocketOffsets::UN
 /// One offset of [`SOCKET_OFFSETS`]: read alone, so that the verifier knows its value.
 macro_rules! socket_offset {
     ($field:ident) => {{
-        let offsets = (&raw const crate::globals::SOCKET_OFFSETS).cast::<shedder_common::abi::SocketOffsets>();
+        let offsets =
+            (&raw const crate::globals::SOCKET_OFFSETS).cast::<shedder_common::abi::SocketOffsets>();
         // SAFETY: a Global is its value and nothing else; the daemon may have replaced it before the load, so
         // the compiler must not use the value that it sees.
         unsafe { (&raw const (*offsets).$field).read_volatile() }

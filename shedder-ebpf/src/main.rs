@@ -16,6 +16,8 @@
 #[cfg(target_arch = "bpf")]
 mod environment;
 #[cfg(target_arch = "bpf")]
+mod gates;
+#[cfg(target_arch = "bpf")]
 mod globals;
 #[cfg(target_arch = "bpf")]
 mod maps;

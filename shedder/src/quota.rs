@@ -2,9 +2,7 @@
 
 use shedder_common::class::{CLASSES, Class};
 use shedder_common::gcra::{Rate, UNITS_PER_SECOND, units};
-use shedder_common::limits::{
-    CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, UNLIMITED,
-};
+use shedder_common::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, UNLIMITED};
 
 use crate::config::model::{Action, ClassRules, Config, Destinations, PortPolicy, RateLimit};
 

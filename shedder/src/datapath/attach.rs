@@ -40,9 +40,9 @@ pub struct AttachError {
 
 impl From<anyhow::Error> for AttachError {
     fn from(error: anyhow::Error) -> Self {
-        let errno = error.chain().find_map(|cause| {
-            cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error)
-        });
+        let errno = error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error));
         Self { errno, error }
     }
 }
@@ -56,9 +56,10 @@ pub(super) fn attach(
     ifindex: u32,
 ) -> Result<Held, AttachError> {
     let pin = pins.interface_link(hook, ifindex);
-    let left = pins.interface_links().into_iter().filter(|(other_hook, other_ifindex, _)| {
-        (*other_hook, *other_ifindex) == (hook, ifindex)
-    });
+    let left = pins
+        .interface_links()
+        .into_iter()
+        .filter(|(other_hook, other_ifindex, _)| (*other_hook, *other_ifindex) == (hook, ifindex));
     for (_, _, path) in left {
         match adopt(ebpf, hook, &path) {
             Ok(link) => return Ok(Held::Link(repin(link, &path, &pin)?)),
@@ -184,9 +185,10 @@ pub(super) fn pin_link(link: FdLink, path: &Path) -> Result<FdLink> {
 /// counted once although both see it, because the socket remembers.
 pub(super) fn attach_track_connections(ebpf: &mut Ebpf, pins: &Pins) -> Result<FdLink> {
     let program = programs::track_connections(ebpf)?;
-    let id = program.attach().map_err(|error: ProgramError| anyhow::Error::from(error)).context(
-        "attach to the tracepoint inet_sock_set_state",
-    )?;
+    let id = program
+        .attach()
+        .map_err(|error: ProgramError| anyhow::Error::from(error))
+        .context("attach to the tracepoint inet_sock_set_state")?;
     let link: FdLink = program.take_link(id)?.into();
     pin_link(link, &pins.track_link())
 }

@@ -217,9 +217,8 @@ const fn hook_word(hook: Hook) -> &'static str {
 
 fn parse_link_name(name: &str) -> Option<(Hook, u32)> {
     let (word, ifindex) = name.rsplit_once('-')?;
-    let hook = [Hook::XdpNative, Hook::XdpGeneric, Hook::Tcx]
-        .into_iter()
-        .find(|hook| hook_word(*hook) == word)?;
+    let hook =
+        [Hook::XdpNative, Hook::XdpGeneric, Hook::Tcx].into_iter().find(|hook| hook_word(*hook) == word)?;
     Some((hook, ifindex.parse().ok()?))
 }
 

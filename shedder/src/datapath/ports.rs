@@ -76,13 +76,13 @@ impl PortTable {
             }
         }
         let Some(mirror) = self.banks.get_mut(bank) else { return Vec::new() };
-        let mut changes: Vec<_> = mirror
-            .keys()
-            .filter(|port| !wanted.contains_key(port))
-            .map(|port| (*port, 0))
-            .collect();
+        let mut changes: Vec<_> =
+            mirror.keys().filter(|port| !wanted.contains_key(port)).map(|port| (*port, 0)).collect();
         changes.extend(
-            wanted.iter().filter(|(port, slot)| mirror.get(port) != Some(slot)).map(|(port, slot)| (*port, *slot)),
+            wanted
+                .iter()
+                .filter(|(port, slot)| mirror.get(port) != Some(slot))
+                .map(|(port, slot)| (*port, *slot)),
         );
         *mirror = wanted;
         changes

@@ -42,7 +42,6 @@ pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> 
 pub(super) fn load_packet_programs(ebpf: &mut Ebpf) -> Result<()> {
     let refused = |name| format!("the kernel refused {name}");
     xdp(ebpf, program::SHED_XDP)?.load().with_context(|| refused(program::SHED_XDP))?;
-    println!("xdp {:?}", xdp(ebpf, program::SHED_XDP)?.info()?.verified_instruction_count());
     classifier(ebpf, program::SHED_TC)?.load().with_context(|| refused(program::SHED_TC))
 }
 
