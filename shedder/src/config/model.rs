@@ -24,7 +24,8 @@ pub struct Config {
     pub guard: Guard,
     /// How levels rise and fall.
     pub levels: LevelRules,
-    /// Every signal, the defaults merged with what the file says, in a fixed order.
+    /// Every signal, the defaults merged with what the file says: the built-in ones in a fixed order, then the
+    /// file's own by name.
     pub signals: Vec<Signal>,
     /// By [`Class::index`].
     pub classes: [ClassRules; CLASSES],
@@ -32,7 +33,8 @@ pub struct Config {
     pub sources: Vec<SourceClass>,
     /// Port policies; ranges without `shared` are already one policy for each port.
     pub ports: Vec<PortPolicy>,
-    /// No file was given: policies follow the TCP ports that listen, with default limits.
+    /// No file was given: policies follow the TCP ports that listen, with default limits, except those of
+    /// [`Guard::ports`]. With a file its `[[port]]` policies are all there are.
     pub follow_listeners: bool,
 }
 
@@ -103,7 +105,8 @@ pub struct Metrics {
 /// `[guard]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guard {
-    /// Ports that no policy covers unless it says `override_guard = true`.
+    /// Ports that no policy covers unless it says `override_guard = true`. A list in the file replaces the default
+    /// one; the endpoint's own port is always among them.
     pub ports: Vec<u16>,
     /// Sources that are always admitted, within `rate`.
     pub sources: Vec<IpNet>,
@@ -159,7 +162,7 @@ pub struct Signal {
 pub struct Threshold {
     /// At or above this value the level is demanded.
     pub enter: f64,
-    /// Below this value the demand ends.
+    /// At or below this value the demand ends, so that 0 can be left again.
     pub exit: f64,
 }
 
