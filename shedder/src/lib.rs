@@ -3,5 +3,6 @@
 pub mod config;
 pub mod datapath;
 pub mod kernel;
+pub mod net;
 pub mod quota;
 pub mod snapshot;

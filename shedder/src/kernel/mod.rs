@@ -1,3 +1,7 @@
-//! Facts about the running kernel.
+//! What the running kernel offers, and what shedder makes of it.
 
 pub mod attachment;
+pub mod btf;
+pub mod doctor;
+pub mod offsets;
+pub mod support;
