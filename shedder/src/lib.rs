@@ -1,5 +1,10 @@
 //! The load shedder: one way from sensors to the kernel, and one way back from counters to metrics.
 
 pub mod config;
+#[cfg(test)]
+mod golden;
+pub mod metrics;
 pub mod quota;
 pub mod snapshot;
+#[cfg(test)]
+mod snapshot_sample;
