@@ -19,10 +19,7 @@ pub(super) fn encode(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::R
     )?;
     families.info("shedder_attach", "How each interface is served", |info| {
         for attachment in &snapshot.attachments {
-            info.add(&[
-                ("interface", attachment.interface.as_str()),
-                ("mode", attachment.mode.as_str()),
-            ])?;
+            info.add(&[("interface", attachment.interface.as_str()), ("mode", attachment.mode.as_str())])?;
         }
         Ok(())
     })?;

@@ -85,11 +85,9 @@ fn refusals(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
 }
 
 fn passed(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
-    families.counter(
-        "shedder_exempt",
-        "New connections outside of every limit, by reason",
-        |counter| by_reason(counter, Exempt::ALL.map(Exempt::name), &snapshot.exempt),
-    )?;
+    families.counter("shedder_exempt", "New connections outside of every limit, by reason", |counter| {
+        by_reason(counter, Exempt::ALL.map(Exempt::name), &snapshot.exempt)
+    })?;
     families.counter(
         "shedder_unparsed",
         "Packets that could not be parsed and passed, by reason",
@@ -151,8 +149,11 @@ fn queues(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
             let default_bounds = WAIT_BOUNDS_US.map(|bound| f64::from(bound) / 1e6);
             for port in &snapshot.ports {
                 let wait = &port.accept_wait;
-                let bounds =
-                    if wait.bounds_seconds.is_empty() { &default_bounds[..] } else { &wait.bounds_seconds[..] };
+                let bounds = if wait.bounds_seconds.is_empty() {
+                    &default_bounds[..]
+                } else {
+                    &wait.bounds_seconds[..]
+                };
                 histogram.add(&[("port", port.port.as_str())], bounds, &wait.counts, wait.sum_seconds)?;
             }
             Ok(())

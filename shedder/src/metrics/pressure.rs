@@ -44,16 +44,12 @@ fn levels(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
             Ok(())
         },
     )?;
-    families.gauge(
-        "shedder_level_held_seconds",
-        "For how long the scope has been at its level",
-        |gauge| {
-            for scope in &snapshot.levels {
-                gauge.add(&[("scope", scope.scope.as_str())], scope.held_seconds)?;
-            }
-            Ok(())
-        },
-    )
+    families.gauge("shedder_level_held_seconds", "For how long the scope has been at its level", |gauge| {
+        for scope in &snapshot.levels {
+            gauge.add(&[("scope", scope.scope.as_str())], scope.held_seconds)?;
+        }
+        Ok(())
+    })
 }
 
 fn readings(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
