@@ -1,6 +1,7 @@
 //! The load shedder: one way from sensors to the kernel, and one way back from counters to metrics.
 
 pub mod config;
+pub mod control;
 pub mod endpoint;
 #[cfg(test)]
 mod golden;
