@@ -1,5 +1,6 @@
 //! The load shedder: one way from sensors to the kernel, and one way back from counters to metrics.
 
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod endpoint;
