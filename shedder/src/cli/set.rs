@@ -31,7 +31,7 @@ pub enum Target {
 pub struct PortArgs {
     /// The port or range as the configuration spells it: 8080, 8000-8099
     pub port: String,
-    /// Keys of [[port]] and their new values: rate=500/s, connections=2000, queue_wait=50ms
+    /// Limits by their keys in the configuration: rate=500/s, connections=2000, queue_wait=50ms
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = assignment)]
     pub assignments: Vec<(String, String)>,
     /// Roll back unless `shedder confirm` follows within this time, such as 60s

@@ -29,7 +29,7 @@ pub use bind::{BindError, bind};
 /// Most connections at once; more wait in the listen backlog.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Most answers of `/metrics` and `/status` in memory at once; more wait for their turn.
-pub const MAX_BODIES: usize = 4;
+pub const MAX_BODIES: usize = 2;
 /// Most bytes of a request's head.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Time within which the head must have come.

@@ -29,11 +29,27 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub fn render(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(SnapshotCollector(snapshot)));
-    let mut text = String::new();
+    let mut text = CanonicalText(String::new());
     text::encode(&mut text, &registry)?;
-    // The library writes infinity as `inf`, which OpenMetrics reads; `+Inf` is its canonical form. A label value
-    // holds no line feed, so only a number can match.
-    Ok(text.replace(" inf\n", " +Inf\n"))
+    Ok(text.0)
+}
+
+/// Takes the library's text in pieces and writes infinity, which it spells `inf`, as OpenMetrics' canonical `+Inf`.
+struct CanonicalText(String);
+
+impl fmt::Write for CanonicalText {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        // A label value holds no line feed, so only a number can match.
+        const LIBRARYS: &str = " inf\n";
+        // The match may have begun in the piece before.
+        let from = self.0.floor_char_boundary(self.0.len().saturating_sub(LIBRARYS.len()));
+        self.0.push_str(piece);
+        if self.0.get(from..).is_some_and(|end| end.contains(LIBRARYS)) {
+            let end = self.0.split_off(from);
+            self.0.push_str(&end.replace(LIBRARYS, " +Inf\n"));
+        }
+        Ok(())
+    }
 }
 
 /// Lends the registry a snapshot, so that no number is stored twice.

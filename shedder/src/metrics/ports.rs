@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 use shedder_common::class::Class;
 use shedder_common::counters::{Exempt, FailOpen, Unparsed, WAIT_BOUNDS_US};
@@ -19,8 +20,9 @@ pub(super) fn encode(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::R
 }
 
 /// A class of a port; zeros where the snapshot has none, so that every series is there from the first scrape.
-fn class_of(port: &PortState, class: Class) -> ClassState {
-    port.classes.get(class.name()).cloned().unwrap_or_default()
+fn class_of(port: &PortState, class: Class) -> &ClassState {
+    static NONE: LazyLock<ClassState> = LazyLock::new(ClassState::default);
+    port.classes.get(class.name()).unwrap_or(&NONE)
 }
 
 fn connections(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {

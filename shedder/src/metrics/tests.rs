@@ -224,6 +224,20 @@ fn a_default_snapshot_renders() {
 
 proptest! {
     #[test]
+    fn infinity_is_canonical_wherever_the_pieces_end(cuts in proptest::collection::vec(0_usize..60, 0..8)) {
+        use std::fmt::Write;
+        let text = "a{scope=\"λ inf\"} inf\nb inf\nc 1.0\nλ inf\nλλλ inf\n";
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| text.floor_char_boundary(cut)).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let mut canonical = CanonicalText(String::new());
+        for pair in cuts.windows(2) {
+            canonical.write_str(&text[pair[0]..pair[1]]).expect("writes");
+        }
+        prop_assert_eq!(canonical.0, text.replace(" inf\n", " +Inf\n"));
+    }
+
+    #[test]
     fn hostile_names_stay_within_their_label(name in any::<String>()) {
         let mut snapshot = snapshot_sample::snapshot();
         snapshot.levels[0].scope.clone_from(&name);
