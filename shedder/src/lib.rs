@@ -1,8 +1,16 @@
 //! The load shedder: one way from sensors to the kernel, and one way back from counters to metrics.
 
+pub mod cli;
 pub mod config;
+pub mod control;
 pub mod datapath;
+pub mod endpoint;
+#[cfg(test)]
+mod golden;
 pub mod kernel;
+pub mod metrics;
 pub mod net;
 pub mod quota;
 pub mod snapshot;
+#[cfg(test)]
+mod snapshot_sample;

@@ -1,0 +1,83 @@
+//! From verbs to the parts of the program that do them.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::run::RunArgs;
+use super::{Cli, Failure, Style, Verb};
+use super::{check, completions, confirm, doctor, level, mode, set, status, unload};
+use crate::snapshot::Snapshot;
+
+/// Where a daemon's things are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// `daemon.socket`
+    pub socket: PathBuf,
+    /// `daemon.bpffs`
+    pub bpffs: PathBuf,
+}
+
+/// The parts of the program that verbs need beyond the control socket.
+pub trait Parts {
+    /// Runs the daemon until it is told to stop.
+    ///
+    /// # Errors
+    /// An invalid configuration is wrong use; everything else has failed.
+    fn run(&self, args: &RunArgs) -> Result<(), Failure>;
+
+    /// The effective configuration of a file, as TOML.
+    ///
+    /// # Errors
+    /// An invalid configuration is wrong use.
+    fn check(&self, file: &Path) -> Result<String, Failure>;
+
+    /// Where the things of the daemon with this configuration are; of one without a file where `None`.
+    ///
+    /// # Errors
+    /// An invalid configuration is wrong use.
+    fn places(&self, config: Option<&Path>) -> Result<Places, Failure>;
+
+    /// What the pinned maps say; `None` where nothing is pinned.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn read_pinned(&self, bpffs: &Path) -> Result<Option<Snapshot>, Failure>;
+
+    /// Removes every program, link, map and pin; says what there was. Nothing to remove is no error.
+    ///
+    /// # Errors
+    /// Something could not be removed.
+    fn unload(&self, bpffs: &Path) -> Result<String, Failure>;
+
+    /// What this host allows and what shedder would do with this configuration.
+    ///
+    /// # Errors
+    /// An invalid configuration is wrong use.
+    fn doctor(&self, config: Option<&Path>) -> Result<String, Failure>;
+}
+
+/// Does what was typed.
+///
+/// # Errors
+/// Why it was not done, with the exit code.
+pub fn dispatch(cli: Cli, parts: &dyn Parts, out: &mut dyn Write, style: Style) -> Result<(), Failure> {
+    match cli.verb {
+        Verb::Run(args) => parts.run(&args)?,
+        Verb::Check(args) => check::check(&args, |file| parts.check(file), out)?,
+        Verb::Status(args) => {
+            let bpffs = || parts.places(None).map(|places| places.bpffs);
+            status::status(&args, bpffs, |bpffs| parts.read_pinned(bpffs), out, style)?;
+        }
+        Verb::Set(args) => set::set(args, out)?,
+        Verb::Confirm(args) => confirm::confirm(&args, out)?,
+        Verb::Mode(args) => mode::mode(&args, out)?,
+        Verb::Level(args) => level::level(&args, out)?,
+        Verb::Unload(args) => {
+            unload::unload(&args, |config| parts.places(config), |bpffs| parts.unload(bpffs), out)?;
+        }
+        Verb::Doctor(args) => doctor::doctor(&args, |config| parts.doctor(config), out)?,
+        Verb::Completions(args) => completions::completions(&args, out)?,
+    }
+    out.flush()?;
+    Ok(())
+}

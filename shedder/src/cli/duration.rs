@@ -1,0 +1,42 @@
+//! Times on the command line.
+
+use std::time::Duration;
+
+/// Reads a time with its unit: `500ms`, `60s`, `5m`, `1h`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "" => {
+            return Err(format!("`{text}` has no unit; write `{text}s`, `{text}ms`, `{text}m` or `{text}h`"));
+        }
+        _ => return Err(format!("`{unit}` is not a unit of time; use ms, s, m or h")),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("`{text}` is not a time; write one like 60s or 5m"))?;
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        Ok(_) => Err("the time must be above 0".to_owned()),
+        Err(_) => Err(format!("`{text}` is too long")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        assert!(duration("60").unwrap_err().contains("`60s`"));
+        for wrong in ["", "s", "1d", "-1s", "0s", "1.2.3s", "1e3s", "99999999999999999999999h"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

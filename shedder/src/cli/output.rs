@@ -1,0 +1,71 @@
+//! Writing for people.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+
+use super::Failure;
+use crate::control::protocol::Payload;
+
+/// Whether the output may hold terminal codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Text only.
+    Plain,
+    /// Bold where it matters.
+    Terminal,
+}
+
+impl Style {
+    /// [`Style::Terminal`] where stdout is one and `NO_COLOR` is unset or empty.
+    #[must_use]
+    pub fn of_stdout() -> Self {
+        let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if !declined && io::stdout().is_terminal() { Self::Terminal } else { Self::Plain }
+    }
+
+    /// The text in bold.
+    pub(super) fn strong(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Terminal => format!("\x1b[1m{text}\x1b[0m"),
+        }
+    }
+}
+
+/// The text without control characters: a cgroup's or interface's name must not steer a terminal.
+pub(super) fn clean(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            // Writing to a string does not fail.
+            write!(clean, "{}", c.escape_default()).unwrap_or_default();
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
+/// Writes a text that may have several lines of its own, each clean.
+pub(super) fn write_text(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
+    for line in text.lines() {
+        writeln!(out, "{}", clean(line))?;
+    }
+    Ok(())
+}
+
+/// Writes what the daemon answered.
+pub(super) fn write_payload(out: &mut dyn Write, payload: &Payload) -> Result<(), Failure> {
+    match payload {
+        Payload::Message(message) => write_text(out, message),
+        Payload::Status(snapshot) => write_json(out, snapshot),
+        Payload::Document(document) => write_json(out, document),
+    }
+}
+
+/// Writes a value as JSON for people and programs.
+pub(super) fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! `shedder unload`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::output::{write_payload, write_text};
+use super::{Failure, Places};
+use crate::control::client::{self, CallError};
+use crate::control::protocol::Command;
+
+/// Arguments of `shedder unload`.
+#[derive(Clone, Debug, Args)]
+pub struct UnloadArgs {
+    /// Find socket and bpffs directory in this configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Talk to the daemon at this socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Tells the daemon to remove everything and exit; where none lives, `remove` does it by the pins in the bpffs
+/// directory and says what it found.
+///
+/// # Errors
+/// A daemon that refuses or does not answer, or what `remove` could not do.
+pub fn unload(
+    args: &UnloadArgs,
+    places: impl FnOnce(Option<&Path>) -> Result<Places, Failure>,
+    remove: impl FnOnce(&Path) -> Result<String, Failure>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Places { socket, bpffs } = places(args.config.as_deref())?;
+    let socket = args.socket.as_ref().unwrap_or(&socket);
+    match client::call(socket, Command::Unload) {
+        Ok(payload) => write_payload(out, &payload),
+        Err(CallError::NoDaemon { .. }) => write_text(out, &remove(&bpffs)?),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,198 @@
+//! Creating the control socket without a moment in which anyone but root could use it.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
+
+/// Connections that may wait for the server.
+const BACKLOG: i32 = 64;
+
+/// The control socket cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A daemon lives there.
+    #[error(
+        "another daemon{} answers at {}; stop it, or give this one a daemon.socket of its own",
+        pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
+        path.display()
+    )]
+    Live {
+        /// The socket.
+        path: PathBuf,
+        /// Whose it is.
+        pid: Option<i32>,
+    },
+    /// Two daemons start at once.
+    #[error("another daemon is just starting with {}; stop it, or give this one a daemon.socket of its own", path.display())]
+    Starting {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else has the name.
+    #[error("{} exists and is not a socket; move it away, or set daemon.socket to another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// No socket can have that name.
+    #[error("{} is too long for a Unix socket; set daemon.socket to a path of at most 100 bytes", path.display())]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("cannot {doing} {}: {source}; set daemon.socket to a path where root may write", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// The daemon's end of the control socket. Its file goes when it is dropped.
+#[derive(Debug)]
+pub struct ControlListener {
+    pub(super) listener: UnixListener,
+    file: SocketFile,
+}
+
+impl ControlListener {
+    /// Listens at `path`; a socket that a dead daemon left there is replaced.
+    ///
+    /// # Errors
+    /// [`SocketError`], a sentence that says what to do. Nothing of a live daemon has been touched then.
+    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source: io::Error| SocketError::Io { doing, path, source }
+        };
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .map_err(failed("create the directory", directory))?;
+        // Between the look at the old socket and its replacement nobody else may do the same.
+        let lock = File::open(directory).map_err(failed("open the directory", directory))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(SocketError::Starting { path: path.to_owned() }),
+            locked => locked.map_err(|errno| failed("lock the directory", directory)(errno.into()))?,
+        }
+        refuse_live(path)?;
+        // Nobody can connect before `listen`, and by then the mode is right.
+        let unfinished = unfinished_name(path);
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &unfinished)(error));
+            }
+            _ => {}
+        }
+        let socket = unix_socket(SocketFlags::NONBLOCK).map_err(failed("make a socket for", path))?;
+        let address = address(&unfinished).map_err(|_| SocketError::PathTooLong { path: path.to_owned() })?;
+        bind(&socket, &address).map_err(|errno| failed("bind", &unfinished)(errno.into()))?;
+        let mut file = SocketFile::of(&unfinished).map_err(failed("find", &unfinished))?;
+        fs::set_permissions(&unfinished, Permissions::from_mode(0o600))
+            .map_err(failed("set the mode of", &unfinished))?;
+        listen(&socket, BACKLOG).map_err(|errno| failed("listen at", path)(errno.into()))?;
+        fs::rename(&unfinished, path).map_err(failed("replace", path))?;
+        path.clone_into(&mut file.path);
+        Ok(Self { listener: UnixListener::from(socket), file })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// The socket and the file that must outlive it.
+    pub(super) fn into_parts(self) -> (UnixListener, SocketFile) {
+        (self.listener, self.file)
+    }
+}
+
+/// Removes the socket's file when dropped, unless the name has become somebody else's.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| found.dev() == self.device && found.ino() == self.inode);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the control socket's file stays behind");
+        }
+    }
+}
+
+/// `Ok` where `path` is free or a dead daemon's socket.
+fn refuse_live(path: &Path) -> Result<(), SocketError> {
+    let io_failed = |doing, source| SocketError::Io { doing, path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_failed("look at", error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(SocketError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    let address = address(path).map_err(|_| SocketError::PathTooLong { path: path.to_owned() })?;
+    let socket = unix_socket(SocketFlags::NONBLOCK).map_err(|error| io_failed("make a socket for", error))?;
+    match connect(&socket, &address) {
+        Ok(()) => {
+            let pid = sockopt::socket_peercred(&socket).ok().map(|peer| peer.pid.as_raw_nonzero().get());
+            Err(SocketError::Live { path: path.to_owned(), pid })
+        }
+        // So many wait for it that no more fit: it lives.
+        Err(Errno::AGAIN) => Err(SocketError::Live { path: path.to_owned(), pid: None }),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+        Err(errno) => Err(io_failed("ask who listens at", errno.into())),
+    }
+}
+
+fn unfinished_name(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    path.with_file_name(name)
+}
+
+/// A new stream socket, closed on `exec`.
+pub(super) fn unix_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags | SocketFlags::CLOEXEC, None)?)
+}
+
+/// The address of a path; an error where the path is too long.
+pub(super) fn address(path: &Path) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new(path)?)
+}
+
+/// Connects within the socket's own time limit.
+pub(super) fn connect_to(socket: &impl AsFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    connect(socket, address)
+}

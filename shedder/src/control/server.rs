@@ -1,0 +1,183 @@
+//! The daemon's side: reads one request from each connection and hands it to the control loop.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::listener::ControlListener;
+use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal, Response, parse_request};
+use crate::snapshot::Snapshot;
+
+/// Most connections at once; more wait in the listen backlog.
+const MAX_CONNECTIONS: usize = 16;
+/// Pause after a failed `accept`: without descriptors each further try fails at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
+/// Time for the answers that are due when the server stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A command on its way to the control loop.
+#[derive(Debug)]
+pub struct ControlMessage {
+    /// What is asked; never [`Command::Status`], which the server answers itself.
+    pub command: Command,
+    /// Takes the answer. The caller may be gone; that is no reason to stop.
+    pub reply: oneshot::Sender<Result<Payload, Refusal>>,
+}
+
+/// Whom the server serves, and for how long.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    /// The only user.
+    pub(super) uid: u32,
+    /// Time for a request to come and for a response to go.
+    pub(super) transfer: Duration,
+    /// Time for the control loop to answer.
+    pub(super) answer: Duration,
+}
+
+impl Terms {
+    const DEFAULT: Self = Self { uid: 0, transfer: Duration::from_secs(5), answer: Duration::from_secs(10) };
+}
+
+#[derive(Clone)]
+struct Shared {
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    commands: mpsc::Sender<ControlMessage>,
+    terms: Terms,
+}
+
+/// Serves the control socket until `stop`, then sends the answers that are due and removes the socket's file.
+/// Dropped before that, it closes every connection at once.
+///
+/// The control loop drains `commands`; it does not have to answer within its tick.
+///
+/// # Errors
+/// The runtime does not take the socket.
+pub async fn serve(
+    listener: ControlListener,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    commands: mpsc::Sender<ControlMessage>,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    serve_with(listener, snapshot, commands, stop, Terms::DEFAULT).await
+}
+
+pub(super) async fn serve_with(
+    listener: ControlListener,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    commands: mpsc::Sender<ControlMessage>,
+    stop: impl Future<Output = ()>,
+    terms: Terms,
+) -> io::Result<()> {
+    let (listener, file) = listener.into_parts();
+    let listener = UnixListener::from_std(listener)?;
+    let shared = Shared { snapshot, commands, terms };
+    let mut connections = JoinSet::new();
+    tokio::select! {
+        () = stop => {}
+        () = accept(&listener, &mut connections, &shared) => {}
+    }
+    // A daemon that starts now finds the name free; who is connected still gets an answer.
+    drop(file);
+    drop(listener);
+    let farewell = async { while connections.join_next().await.is_some() {} };
+    if timeout(FAREWELL, farewell).await.is_err() {
+        tracing::debug!("a control connection was cut off");
+    }
+    Ok(())
+}
+
+async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: &Shared) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        // The semaphore is never closed; if it were, there would be no limit and still an answer.
+        let slot = Arc::clone(&slots).acquire_owned().await.ok();
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = shared.clone();
+                connections.spawn(async move {
+                    if let Err(error) = converse(stream, &shared).await {
+                        tracing::debug!(%error, "a control client went away");
+                    }
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "accept on the control socket failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One request, one response.
+async fn converse(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
+    let uid = stream.peer_cred()?.uid();
+    let result = if uid == shared.terms.uid {
+        match timeout(shared.terms.transfer, read_request(&mut stream)).await {
+            Err(_) => Err(Refusal::failed("the request did not come in time")),
+            Ok(Ok(Some(line))) => perform(&line, shared).await,
+            // Somebody looked whether a daemon lives, and left.
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Err(refusal)) => Err(refusal),
+        }
+    } else {
+        Err(Refusal::failed(format!("only root may use the control socket, not user {uid}")))
+    };
+    let line = tokio::task::spawn_blocking(move || to_line(&Response::from(result))).await??;
+    timeout(shared.terms.transfer, stream.write_all(&line)).await?
+}
+
+/// The request without its line feed; `None` where the client said nothing at all.
+async fn read_request(stream: &mut UnixStream) -> Result<Option<Vec<u8>>, Refusal> {
+    let mut line = Vec::new();
+    let limit = u64::try_from(MAX_REQUEST_BYTES).unwrap_or(u64::MAX);
+    BufReader::new(stream.take(limit.saturating_add(1)))
+        .read_until(b'\n', &mut line)
+        .await
+        .map_err(|error| Refusal::failed(format!("the request could not be read: {error}")))?;
+    if line.pop_if(|byte| *byte == b'\n').is_some() {
+        Ok(Some(line))
+    } else if line.is_empty() {
+        Ok(None)
+    } else if line.len() > MAX_REQUEST_BYTES {
+        Err(Refusal::wrong_use(format!("the request is longer than {MAX_REQUEST_BYTES} bytes")))
+    } else {
+        Err(Refusal::wrong_use("the request does not end with a line feed"))
+    }
+}
+
+async fn perform(line: &[u8], shared: &Shared) -> Result<Payload, Refusal> {
+    let command = parse_request(line)?;
+    if command == Command::Status {
+        let snapshot = Arc::clone(&shared.snapshot.borrow());
+        return Ok(Payload::Status(Box::new(Arc::unwrap_or_clone(snapshot))));
+    }
+    let stopping = || Refusal::failed("the daemon is stopping");
+    let answer = async {
+        let (reply, answer) = oneshot::channel();
+        shared.commands.send(ControlMessage { command, reply }).await.map_err(|_| stopping())?;
+        answer.await.map_err(|_| stopping())?
+    };
+    timeout(shared.terms.answer, answer).await.unwrap_or_else(|_| {
+        Err(Refusal::failed(format!(
+            "the control loop has not answered for {} s; whether the command takes effect is open: look at `shedder \
+             status`",
+            shared.terms.answer.as_secs_f64()
+        )))
+    })
+}
+
+fn to_line(response: &Response) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    Ok(line)
+}

@@ -1,0 +1,321 @@
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use shedder_common::control::Mode;
+use tempfile::TempDir;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::client::{CallError, call};
+use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal};
+use super::server::{Terms, serve_with};
+use super::*;
+use crate::snapshot_sample;
+
+const LONG: Duration = Duration::from_secs(60);
+/// Whoever runs the tests is served.
+fn terms() -> Terms {
+    Terms { uid: rustix::process::geteuid().as_raw(), transfer: LONG, answer: LONG }
+}
+
+/// A server in a directory of its own whose loop answers with what it was asked.
+struct Daemon {
+    socket: PathBuf,
+    stop: Arc<Notify>,
+    task: JoinHandle<std::io::Result<()>>,
+    _directory: TempDir,
+}
+
+impl Daemon {
+    fn start(terms: Terms) -> Self {
+        let (commands, mut asked) = mpsc::channel::<ControlMessage>(1);
+        tokio::spawn(async move {
+            while let Some(message) = asked.recv().await {
+                let answer = match &message.command {
+                    Command::Set { port, .. } if port == "9" => {
+                        Err(Refusal::wrong_use("no policy covers port 9"))
+                    }
+                    command => Ok(Payload::Message(format!("{command:?}"))),
+                };
+                message.reply.send(answer).expect("the server waits");
+            }
+        });
+        Self::start_with(terms, commands)
+    }
+
+    fn start_with(terms: Terms, commands: mpsc::Sender<ControlMessage>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("run/shedder/control.sock");
+        let listener = ControlListener::bind(&socket).unwrap();
+        let (sender, snapshot) = watch::channel(Arc::new(snapshot_sample::snapshot()));
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let task = tokio::spawn(async move {
+            let _publisher = sender;
+            serve_with(listener, snapshot, commands, stopped.notified(), terms).await
+        });
+        Self { socket, stop, task, _directory: directory }
+    }
+
+    async fn call(&self, command: Command) -> Result<Payload, CallError> {
+        let socket = self.socket.clone();
+        spawn_blocking(move || call(&socket, command)).await.unwrap()
+    }
+
+    /// Sends bytes, closes that direction if told so, and reads what comes.
+    async fn send(&self, bytes: Vec<u8>, close: bool) -> String {
+        let socket = self.socket.clone();
+        spawn_blocking(move || {
+            let mut stream = UnixStream::connect(socket).unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            // The server may have answered and gone before it was all sent.
+            let sent = stream.write_all(&bytes);
+            if close && sent.is_ok() {
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            let mut answer = Vec::new();
+            let mut byte = [0];
+            while let Ok(1) = stream.read(&mut byte) {
+                answer.push(byte[0]);
+            }
+            String::from_utf8(answer).unwrap()
+        })
+        .await
+        .unwrap()
+    }
+}
+
+#[tokio::test]
+async fn status_is_the_snapshot_and_the_rest_goes_to_the_loop() {
+    let daemon = Daemon::start(terms());
+    let status = daemon.call(Command::Status).await.unwrap();
+    assert_eq!(status, Payload::Status(Box::new(snapshot_sample::snapshot())));
+    let mode = daemon.call(Command::Mode { mode: Mode::Enforce }).await.unwrap();
+    assert_eq!(mode, Payload::Message("Mode { mode: Enforce }".to_owned()));
+    let assignments = vec![("rate".to_owned(), "1/s".to_owned())];
+    let refused =
+        daemon.call(Command::Set { port: "9".to_owned(), assignments, confirm_seconds: None }).await;
+    match refused {
+        Err(CallError::Refused(refusal)) => {
+            assert_eq!(refusal, Refusal::wrong_use("no policy covers port 9"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn many_at_once_are_all_answered() {
+    let daemon = Daemon::start(terms());
+    let calls: Vec<_> = (0..40)
+        .map(|n| {
+            let socket = daemon.socket.clone();
+            spawn_blocking(move || {
+                call(&socket, Command::Explain { port: Some(n.to_string()) }).map(|p| (n, p))
+            })
+        })
+        .collect();
+    for call in calls {
+        let (n, payload) = call.await.unwrap().unwrap();
+        assert_eq!(payload, Payload::Message(format!("Explain {{ port: Some(\"{n}\") }}")));
+    }
+}
+
+#[tokio::test]
+async fn garbage_is_answered_and_harms_nobody() {
+    let daemon = Daemon::start(terms());
+    for (bytes, close, expected) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), false, "not a line of JSON"),
+        (b"\xff\xfe\0\n".to_vec(), false, "not a line of JSON"),
+        (b"{\"version\":9,\"command\":\"status\"}\n".to_vec(), false, "this daemon speaks version 1"),
+        (b"{\"version\":1,\"command\":\"status\"}".to_vec(), true, "does not end with a line feed"),
+        (vec![b'x'; MAX_REQUEST_BYTES * 4], false, "longer than 65536 bytes"),
+    ] {
+        let answer = daemon.send(bytes, close).await;
+        assert!(answer.contains(expected) && answer.ends_with("\n"), "{expected}: {answer}");
+        assert!(answer.starts_with("{\"error\":{"), "{answer}");
+    }
+    assert_eq!(daemon.send(Vec::new(), true).await, "");
+    daemon.call(Command::Status).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_client_is_cut_off() {
+    let daemon = Daemon::start(Terms { transfer: Duration::from_millis(50), ..terms() });
+    let answer = daemon.send(b"{\"version\":1".to_vec(), false).await;
+    assert!(answer.contains("did not come in time"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_loop_that_does_not_answer_is_reported() {
+    let (commands, mut asked) = mpsc::channel(4);
+    let daemon = Daemon::start_with(Terms { answer: Duration::from_millis(50), ..terms() }, commands);
+    let error = daemon.call(Command::Confirm).await.unwrap_err().to_string();
+    assert!(error.contains("has not answered for 0.05 s"), "{error}");
+    // The command arrived all the same, and to answer it late is no fault.
+    let late = asked.recv().await.unwrap();
+    assert_eq!(late.command, Command::Confirm);
+    assert!(late.reply.send(Ok(Payload::Message(String::new()))).is_err());
+    // Without a loop there is nobody to answer.
+    drop(asked);
+    assert_eq!(daemon.call(Command::Confirm).await.unwrap_err().to_string(), "the daemon is stopping");
+}
+
+#[tokio::test]
+async fn only_the_named_user_is_served() {
+    let daemon = Daemon::start(Terms { uid: 54_321, ..terms() });
+    let error = daemon.call(Command::Unload).await.unwrap_err().to_string();
+    assert!(error.contains("only root may use the control socket"), "{error}");
+}
+
+#[tokio::test]
+async fn the_answer_to_the_last_command_is_sent_before_the_server_ends() {
+    let (commands, mut asked) = mpsc::channel::<ControlMessage>(1);
+    let daemon = Daemon::start_with(terms(), commands);
+    let socket = daemon.socket.clone();
+    let unload = spawn_blocking(move || call(&socket, Command::Unload));
+    let message = asked.recv().await.unwrap();
+    // As the daemon does it: answer, then stop at once.
+    message.reply.send(Ok(Payload::Message("gone".to_owned()))).unwrap();
+    daemon.stop.notify_one();
+    assert_eq!(unload.await.unwrap().unwrap(), Payload::Message("gone".to_owned()));
+    daemon.task.await.unwrap().unwrap();
+    assert!(!daemon.socket.exists());
+    assert!(matches!(call(&daemon.socket, Command::Status), Err(CallError::NoDaemon { .. })));
+}
+
+#[test]
+fn the_socket_is_roots_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("a/b/control.sock");
+    let listener = ControlListener::bind(&socket).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&socket), 0o600);
+    assert_eq!(mode(socket.parent().unwrap()), 0o755);
+    assert_eq!(listener.path(), socket);
+    // Nothing but the socket is left in its directory, and not even that afterwards.
+    assert_eq!(fs::read_dir(socket.parent().unwrap()).unwrap().count(), 1);
+    drop(listener);
+    assert_eq!(fs::read_dir(socket.parent().unwrap()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_dead_daemons_socket_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    // Dropping the standard library's listener leaves its file, as a killed daemon does.
+    drop(UnixListener::bind(&socket).unwrap());
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
+    // What a daemon left that was killed while it started.
+    drop(UnixListener::bind(directory.path().join(".control.sock")).unwrap());
+    let old = fs::metadata(&socket).unwrap().ino();
+    assert!(matches!(call(&socket, Command::Status), Err(CallError::NoDaemon { .. })));
+    let _listener = ControlListener::bind(&socket).unwrap();
+    let new = fs::metadata(&socket).unwrap();
+    assert_ne!(new.ino(), old);
+    assert_eq!(new.permissions().mode() & 0o777, 0o600);
+    assert!(!directory.path().join(".control.sock").exists());
+}
+
+#[test]
+fn a_live_daemons_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let first = ControlListener::bind(&socket).unwrap();
+    let error = ControlListener::bind(&socket).unwrap_err().to_string();
+    let pid = std::process::id();
+    assert_eq!(
+        error,
+        format!(
+            "another daemon (pid {pid}) answers at {}; stop it, or give this one a daemon.socket of its own",
+            socket.display()
+        )
+    );
+    UnixStream::connect(&socket).unwrap();
+    drop(first);
+    ControlListener::bind(&socket).unwrap();
+}
+
+#[test]
+fn a_file_that_took_the_name_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    fs::write(&socket, "precious").unwrap();
+    let error = ControlListener::bind(&socket).unwrap_err().to_string();
+    assert!(error.contains("is not a socket; move it away"), "{error}");
+    assert_eq!(fs::read(&socket).unwrap(), b"precious");
+    fs::remove_file(&socket).unwrap();
+    // Nor is what came after.
+    let listener = ControlListener::bind(&socket).unwrap();
+    fs::remove_file(&socket).unwrap();
+    fs::write(&socket, "precious").unwrap();
+    drop(listener);
+    assert_eq!(fs::read(&socket).unwrap(), b"precious");
+}
+
+#[test]
+fn two_starts_at_once_do_not_both_win() {
+    let directory = tempfile::tempdir().unwrap();
+    let lock = fs::File::open(directory.path()).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let error = ControlListener::bind(&directory.path().join("control.sock")).unwrap_err();
+    assert!(matches!(error, SocketError::Starting { .. }), "{error}");
+}
+
+#[test]
+fn impossible_places_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let long = directory.path().join("x".repeat(120));
+    let error = ControlListener::bind(&long).unwrap_err();
+    assert!(matches!(error, SocketError::PathTooLong { .. }), "{error}");
+    assert!(matches!(call(&long, Command::Status), Err(CallError::NoDaemon { .. })));
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = ControlListener::bind(&file.join("control.sock")).unwrap_err().to_string();
+    assert!(error.contains("cannot create the directory"), "{error}");
+}
+
+#[test]
+fn errors_of_the_client_say_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    assert_eq!(
+        call(&socket, Command::Status).unwrap_err().to_string(),
+        format!(
+            "no daemon answers at {}; start it with `shedder run` or name its socket with --socket",
+            socket.display()
+        )
+    );
+    // Somebody who hangs up, and somebody who talks nonsense.
+    for (answer, expected) in [("", "closed the connection without an answer"), ("hello\n", "expected value")]
+    {
+        let listener = UnixListener::bind(&socket).unwrap();
+        let other = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 64];
+            assert_ne!(stream.read(&mut request).unwrap(), 0);
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        let error = call(&socket, Command::Status).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("see its log"), "{error}");
+        other.join().unwrap();
+        fs::remove_file(&socket).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn any_bytes_get_at_most_one_line(mut bytes in any::<Vec<u8>>()) {
+        bytes.push(b'\n');
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answer = runtime.block_on(async { Daemon::start(terms()).send(bytes, true).await });
+        prop_assert_eq!(answer.matches('\n').count(), 1);
+        prop_assert!(answer.starts_with("{\"error\":{"), "{}", answer);
+    }
+}

@@ -1,0 +1,108 @@
+//! The HTTP endpoint: what monitoring, load balancers and people with a browser ask.
+//!
+//! A client may be slow, silent or hostile: each connection serves one request within [`CONNECTION_TIMEOUT`], there
+//! are never more than [`MAX_CONNECTIONS`] of them, and never more than [`MAX_BODIES`] long answers in memory.
+
+mod bind;
+mod health;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::snapshot::Snapshot;
+
+pub use bind::{BindError, bind};
+
+/// Most connections at once; more wait in the listen backlog.
+pub const MAX_CONNECTIONS: usize = 64;
+/// Most answers of `/metrics` and `/status` in memory at once; more wait for their turn.
+pub const MAX_BODIES: usize = 2;
+/// Most bytes of a request's head.
+pub const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Time within which the head must have come.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time within which a connection must be done.
+pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Pause after a failed `accept`: without descriptors each further try fails at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
+
+/// What the endpoint shows.
+#[derive(Clone)]
+pub struct State {
+    /// The latest snapshot.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Age of the last tick when called; `None` before the first one.
+    pub tick_age: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    head: Duration,
+    connection: Duration,
+}
+
+/// Answers until it is dropped, and closes every connection then.
+pub async fn serve(listener: TcpListener, state: State) -> Infallible {
+    serve_with(listener, state, Patience { head: HEAD_TIMEOUT, connection: CONNECTION_TIMEOUT }).await
+}
+
+async fn serve_with(listener: TcpListener, state: State, patience: Patience) -> Infallible {
+    let routes = routes::router(state);
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        // The semaphore is never closed; if it were, there would be no limit and still an answer.
+        let slot = Arc::clone(&slots).acquire_owned().await.ok();
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let routes = routes.clone();
+                connections.spawn(async move {
+                    let done =
+                        tokio::time::timeout(patience.connection, answer(stream, routes, patience.head))
+                            .await;
+                    if let Ok(Err(error)) = done {
+                        tracing::debug!(%error, "an HTTP client went away or sent nonsense");
+                    }
+                    drop(slot);
+                });
+            }
+            Err(error) if is_clients_fault(&error) => {}
+            Err(error) => {
+                tracing::debug!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn answer(stream: TcpStream, routes: Router, head: Duration) -> Result<(), hyper::Error> {
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .max_buf_size(MAX_HEAD_BYTES)
+        // One request per connection, so that one time limit covers everything.
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
+        .await
+}
+
+/// Whether `accept` failed because of the connection that it would have returned.
+fn is_clients_fault(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
+}
