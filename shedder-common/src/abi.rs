@@ -61,9 +61,9 @@ pub mod map {
     pub const DESTINATIONS: &str = "DESTINATIONS";
     /// Array of fingerprints of what was judged lately.
     pub const FINGERPRINTS: &str = "FINGERPRINTS";
-    /// Array: policy slot → i64, connections that live but were not counted by `track_connections`, because
-    /// they are older than it. Written by the daemon only.
-    pub const SEEDED: &str = "SEEDED";
+    /// Array: policy slot → i64, added to the count of live connections: those that are older than the counting,
+    /// and what went wrong. Written by the daemon only.
+    pub const CORRECTIONS: &str = "CORRECTIONS";
     /// Socket storage: what a counted connection was counted as.
     pub const SOCKETS: &str = "SOCKETS";
 
@@ -79,7 +79,7 @@ pub mod map {
         SOURCES,
         DESTINATIONS,
         FINGERPRINTS,
-        SEEDED,
+        CORRECTIONS,
         SOCKETS,
     ];
 }

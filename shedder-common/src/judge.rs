@@ -43,8 +43,8 @@ pub trait Environment {
     fn fingerprint(&self, slot: u32) -> Option<&Self::Word>;
     /// What the limits of a policy are measured against.
     fn state(&self, policy: u32) -> Option<&State<Self::Word>>;
-    /// Live connections of a policy that its state does not count, because they are older than the counting.
-    fn seeded(&self, policy: u32) -> u64;
+    /// What is added to the count of live connections of a policy, as a two's complement number.
+    fn correction(&self, policy: u32) -> u64;
     /// The socket that the attempt would reach.
     fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket;
 
@@ -464,7 +464,7 @@ struct Gates<'a, W> {
     share: &'a ClassLimits,
     state: &'a State<W>,
     class: usize,
-    seeded: u64,
+    correction: u64,
     now: u64,
 }
 
@@ -478,14 +478,16 @@ impl<'a, W: Cell> Gates<'a, W> {
             share: limits.classes.get(class)?,
             state: environment.state(key.policy)?,
             class,
-            seeded: environment.seeded(key.policy),
+            correction: environment.correction(key.policy),
             now: gcra::units(now_ns),
         })
     }
 
     #[inline(always)]
     fn active(&self) -> u64 {
-        self.state.active.load().saturating_add(self.seeded)
+        let active = self.state.active.load().wrapping_add(self.correction);
+        // A correction below zero that has outlived its reason.
+        if active >> 63 == 0 { active } else { 0 }
     }
 
     #[inline(always)]

@@ -133,9 +133,9 @@ impl Environment for Kernel {
     }
 
     #[inline(always)]
-    fn seeded(&self, policy: u32) -> u64 {
+    fn correction(&self, policy: u32) -> u64 {
         // SAFETY: a Word is a u64; map values of arrays live as long as the program.
-        maps::SEEDED.get_ptr(policy).map_or(0, |word| unsafe { &*word.cast::<Word>() }.load())
+        maps::CORRECTIONS.get_ptr(policy).map_or(0, |word| unsafe { &*word.cast::<Word>() }.load())
     }
 
     #[inline(always)]

@@ -22,7 +22,7 @@ pub static LIMITS: Array<PolicyLimits, { (BANKS * MAX_POLICIES) as usize }> = Ar
 pub static STATE: Array<PolicyState, { MAX_POLICIES as usize }> = Array::new();
 
 #[btf_map]
-pub static SEEDED: Array<u64, { MAX_POLICIES as usize }> = Array::new();
+pub static CORRECTIONS: Array<i64, { MAX_POLICIES as usize }> = Array::new();
 
 #[btf_map]
 pub static COUNTERS: PerCpuArray<PolicyCounters, { MAX_POLICIES as usize }> = PerCpuArray::new();

@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod datapath;
 pub mod endpoint;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod golden;
 pub mod kernel;
 pub mod metrics;
 pub mod net;
+pub mod pinned_snapshot;
 pub mod quota;
 pub mod snapshot;
 #[cfg(test)]

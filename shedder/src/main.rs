@@ -4,10 +4,18 @@ use std::io::{self, BufWriter};
 use std::path::Path;
 use std::process::ExitCode;
 
+use aya_log::Level;
 use clap::Parser;
-use shedder::cli::run::RunArgs;
+use shedder::cli::run::{BpfLogLevel, RunArgs};
 use shedder::cli::{Cli, Exit, Failure, Parts, Places, Style, dispatch};
+use shedder::config::model::Config;
+use shedder::daemon::{self, Options, clock};
+use shedder::datapath::{self, Pinned};
+use shedder::kernel::doctor::{self, Wants};
+use shedder::net::links;
 use shedder::snapshot::Snapshot;
+use shedder::{config, pinned_snapshot};
+use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout());
@@ -23,42 +31,66 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// The parts that this build has.
 struct Program;
 
-/// A verb that this build cannot do; it says so rather than do half of it.
-fn absent<T>(part: &str) -> Result<T, Failure> {
-    Err(Failure::failed(format!("this build of shedder has no {part}")))
+fn configuration(file: Option<&Path>) -> Result<Config, Failure> {
+    match file {
+        Some(file) => config::load(file).map_err(Failure::wrong_use),
+        None => Ok(Config::observe_default()),
+    }
+}
+
+fn failed(error: &anyhow::Error) -> Failure {
+    Failure::failed(format!("{error:#}"))
 }
 
 impl Parts for Program {
-    fn run(&self, _: &RunArgs) -> Result<(), Failure> {
-        absent("daemon")
+    fn run(&self, args: &RunArgs) -> Result<(), Failure> {
+        let config = configuration(args.config.as_deref())?;
+        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+        tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(io::stderr).init();
+        let bpf_log = args.bpf_log.map(|level| match level {
+            BpfLogLevel::Error => Level::Error,
+            BpfLogLevel::Warn => Level::Warn,
+            BpfLogLevel::Info => Level::Info,
+            BpfLogLevel::Debug => Level::Debug,
+            BpfLogLevel::Trace => Level::Trace,
+        });
+        daemon::run(Options { config_file: args.config.clone(), config, bpf_log })
+            .map_err(|error| failed(&error))
     }
 
-    fn check(&self, _: &Path) -> Result<String, Failure> {
-        absent("configuration reader")
+    fn check(&self, file: &Path) -> Result<String, Failure> {
+        Ok(config::effective(&configuration(Some(file))?))
     }
 
     fn places(&self, config: Option<&Path>) -> Result<Places, Failure> {
-        match config {
-            Some(_) => absent("configuration reader"),
-            None => Ok(Places {
-                socket: shedder::control::DEFAULT_SOCKET.into(),
-                bpffs: "/sys/fs/bpf/shedder".into(),
-            }),
-        }
+        let daemon = configuration(config)?.daemon;
+        Ok(Places { socket: daemon.socket, bpffs: daemon.bpffs })
     }
 
-    fn read_pinned(&self, _: &Path) -> Result<Option<Snapshot>, Failure> {
-        absent("datapath")
+    fn read_pinned(&self, bpffs: &Path) -> Result<Option<Snapshot>, Failure> {
+        let pinned = Pinned::read(bpffs).map_err(|error| failed(&error))?;
+        let links = links::list().map_err(Failure::failed)?;
+        let name = |ifindex| links.iter().find(|link| link.ifindex == ifindex).map(|link| link.name.clone());
+        Ok(pinned.map(|pinned| pinned_snapshot::of(&pinned, clock::monotonic(), name)))
     }
 
-    fn unload(&self, _: &Path) -> Result<String, Failure> {
-        absent("datapath")
+    fn unload(&self, bpffs: &Path) -> Result<String, Failure> {
+        let interfaces: Vec<String> =
+            links::list().map_err(Failure::failed)?.into_iter().map(|link| link.name).collect();
+        let removed = datapath::unload(bpffs, &interfaces).map_err(|error| failed(&error))?;
+        Ok(match removed.pins.len() {
+            0 => format!("nothing of shedder is pinned under {}", bpffs.display()),
+            pins => format!(
+                "{pins} pins under {} are removed, and with them programs, maps and links",
+                bpffs.display()
+            ),
+        })
     }
 
-    fn doctor(&self, _: Option<&Path>) -> Result<String, Failure> {
-        absent("doctor")
+    fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {
+        let wants = Wants::of(&configuration(config)?);
+        Ok(doctor::render(&doctor::report(&doctor::gather(&wants), &wants)))
     }
 }

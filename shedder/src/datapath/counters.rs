@@ -20,15 +20,15 @@ pub struct PolicyReading {
     pub counters: PolicyCounters,
     /// Live connections that the kernel has counted.
     pub counted: u64,
-    /// Live connections that are older than the counting.
-    pub seeded: u64,
+    /// What is added to that, see [`super::Datapath::set_correction`].
+    pub correction: i64,
 }
 
 impl PolicyReading {
     /// Live connections.
     #[must_use]
     pub const fn active(&self) -> u64 {
-        self.counted.saturating_add(self.seeded)
+        self.counted.saturating_add_signed(self.correction)
     }
 }
 

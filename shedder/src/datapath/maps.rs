@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, bail};
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use ipnet::IpNet;
 use shedder_common::abi::{
     ADDRESS_BUCKETS, BANKS, MAX_NAMESPACES, MAX_POLICIES, limits_slot, map, port_slot,
@@ -18,6 +18,7 @@ use shedder_common::local_addresses::{AddressBucket, bucket};
 
 use super::Rules;
 use super::counters::{Counters, PolicyReading, sum_global, sum_policy};
+use super::pins::Pins;
 use super::ports::{PortRange, PortTable};
 use super::wire::Wire;
 use crate::config::model::Destinations;
@@ -41,7 +42,7 @@ pub(super) struct Maps {
     ports: Array<MapData, u32>,
     limits: Array<MapData, Wire<PolicyLimits>>,
     state: Array<MapData, Wire<PolicyState>>,
-    seeded: Array<MapData, u64>,
+    corrections: Array<MapData, i64>,
     counters: PerCpuArray<MapData, Wire<PolicyCounters>>,
     global_counters: PerCpuArray<MapData, Wire<GlobalCounters>>,
     local_addresses: Array<MapData, Wire<AddressBucket>>,
@@ -53,24 +54,32 @@ pub(super) struct Maps {
     written_buckets: BTreeMap<u32, AddressBucket>,
 }
 
-fn take(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map> {
-    ebpf.take_map(name).with_context(|| format!("the object has no map {name}"))
-}
-
 impl Maps {
     /// Takes the maps of a loaded object. What they hold stays.
     pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        Self::from(|name| ebpf.take_map(name).with_context(|| format!("the object has no map {name}")))
+    }
+
+    /// Opens pinned maps.
+    pub(super) fn open(pins: &Pins) -> Result<Self> {
+        Self::from(|name| {
+            let data = MapData::from_pin(pins.map(name)).with_context(|| format!("open {name}"))?;
+            Ok(Map::from_map_data(data)?)
+        })
+    }
+
+    fn from(mut take: impl FnMut(&str) -> Result<Map>) -> Result<Self> {
         let mut maps = Self {
-            control: take(ebpf, map::CONTROL)?.try_into()?,
-            ports: take(ebpf, map::PORTS)?.try_into()?,
-            limits: take(ebpf, map::LIMITS)?.try_into()?,
-            state: take(ebpf, map::STATE)?.try_into()?,
-            seeded: take(ebpf, map::SEEDED)?.try_into()?,
-            counters: take(ebpf, map::COUNTERS)?.try_into()?,
-            global_counters: take(ebpf, map::GLOBAL_COUNTERS)?.try_into()?,
-            local_addresses: take(ebpf, map::LOCAL_ADDRESSES)?.try_into()?,
-            sources: take(ebpf, map::SOURCES)?.try_into()?,
-            destinations: take(ebpf, map::DESTINATIONS)?.try_into()?,
+            control: take(map::CONTROL)?.try_into()?,
+            ports: take(map::PORTS)?.try_into()?,
+            limits: take(map::LIMITS)?.try_into()?,
+            state: take(map::STATE)?.try_into()?,
+            corrections: take(map::CORRECTIONS)?.try_into()?,
+            counters: take(map::COUNTERS)?.try_into()?,
+            global_counters: take(map::GLOBAL_COUNTERS)?.try_into()?,
+            local_addresses: take(map::LOCAL_ADDRESSES)?.try_into()?,
+            sources: take(map::SOURCES)?.try_into()?,
+            destinations: take(map::DESTINATIONS)?.try_into()?,
             table: PortTable::default(),
             bank: 0,
             has_sources: false,
@@ -169,7 +178,7 @@ impl Maps {
     /// Empties a slot that is not in force.
     fn clear(&mut self, slot: u32) -> Result<()> {
         self.state.set(slot, Wire(PolicyState::default()), 0)?;
-        self.seeded.set(slot, 0, 0)?;
+        self.corrections.set(slot, 0, 0)?;
         let cpus = self.counters.get(&slot, 0)?.len();
         let zero = vec![Wire(PolicyCounters::default()); cpus];
         self.counters.set(slot, aya::maps::PerCpuValues::try_from(zero)?, 0)?;
@@ -221,20 +230,38 @@ impl Maps {
         Ok(())
     }
 
-    pub(super) fn set_seeded(&mut self, range: PortRange, connections: u64) -> Result<()> {
+    pub(super) fn set_correction(&mut self, range: PortRange, connections: i64) -> Result<()> {
         if let Some(slot) = self.table.slot(range) {
-            self.seeded.set(slot, connections, 0)?;
+            self.corrections.set(slot, connections, 0)?;
         }
         Ok(())
+    }
+
+    pub(super) fn counted(&self, range: PortRange) -> Result<u64> {
+        match self.table.slot(range) {
+            Some(slot) => Ok(self.state.get(&slot, 0)?.0.active),
+            None => Ok(0),
+        }
+    }
+
+    /// The control words.
+    pub(super) fn control(&self) -> Result<Control> {
+        Ok(self.control.get(&0, 0)?.0)
+    }
+
+    /// The limits in force.
+    pub(super) fn limits(&self) -> Result<BTreeMap<PortRange, PolicyLimits>> {
+        let entry = |(range, slot)| Ok((range, self.limits.get(&limits_slot(self.bank, slot), 0)?.0));
+        self.table.slots().map(entry).collect()
     }
 
     pub(super) fn read(&self) -> Result<Counters> {
         let mut policies = BTreeMap::new();
         for (range, slot) in self.table.slots() {
             let counted = self.state.get(&slot, 0)?.0.active;
-            let seeded = self.seeded.get(&slot, 0)?;
+            let correction = self.corrections.get(&slot, 0)?;
             let counters = sum_policy(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0));
-            policies.insert(range, PolicyReading { counters, counted, seeded });
+            policies.insert(range, PolicyReading { counters, counted, correction });
         }
         let global = sum_global(self.global_counters.get(&0, 0)?.iter().map(|cpu| &cpu.0));
         Ok(Counters { policies, global })

@@ -4,8 +4,10 @@ mod attach;
 mod counters;
 mod maps;
 mod object;
+mod pinned;
 mod pins;
 mod ports;
+mod program_info;
 mod programs;
 mod test_run;
 mod unload;
@@ -25,6 +27,8 @@ use shedder_common::packet::parse::ETHERNET_LEN;
 pub use attach::AttachError;
 pub use counters::{Counters, PolicyReading};
 pub use maps::SourceEntry;
+pub use pinned::Pinned;
+pub use program_info::xdp_program_name;
 pub use programs::LoadOptions;
 pub use test_run::{Program, TestBench, TestRun};
 pub use unload::{Unloaded, unload};
@@ -211,13 +215,22 @@ impl Datapath {
         self.maps.set_sources(sources)
     }
 
-    /// Sets how many live connections of a policy are older than the counting.
+    /// Sets what is added to the kernel's count of a policy's live connections.
     ///
     /// # Errors
     ///
     /// The kernel refuses the write.
-    pub fn set_seeded(&mut self, first: u16, last: u16, connections: u64) -> Result<()> {
-        self.maps.set_seeded((first, last), connections)
+    pub fn set_correction(&mut self, first: u16, last: u16, connections: i64) -> Result<()> {
+        self.maps.set_correction((first, last), connections)
+    }
+
+    /// Live connections of a policy that the kernel has counted.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the read.
+    pub fn counted(&self, policy: (u16, u16)) -> Result<u64> {
+        self.maps.counted(policy)
     }
 
     /// Reads all counters, summed over CPUs.

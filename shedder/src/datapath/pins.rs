@@ -113,6 +113,11 @@ impl Pins {
         links
     }
 
+    /// Whether maps of this ABI are pinned.
+    pub(super) fn has_maps(&self) -> bool {
+        map::ALL.into_iter().any(|name| self.map(name).exists())
+    }
+
     /// Why the pinned maps of this ABI cannot be used; `None` where they can, or where there is none.
     pub(super) fn unusable_maps(&self) -> Result<Option<String>> {
         let object = Object::parse(OBJECT).context("parse the compiled kernel side")?;

@@ -92,13 +92,13 @@ impl TestBench {
         self.maps.set_sources(sources)
     }
 
-    /// As [`super::Datapath::set_seeded`].
+    /// As [`super::Datapath::set_correction`].
     ///
     /// # Errors
     ///
     /// As there.
-    pub fn set_seeded(&mut self, first: u16, last: u16, connections: u64) -> Result<()> {
-        self.maps.set_seeded((first, last), connections)
+    pub fn set_correction(&mut self, first: u16, last: u16, connections: i64) -> Result<()> {
+        self.maps.set_correction((first, last), connections)
     }
 
     /// As [`super::Datapath::read`].

@@ -1,0 +1,510 @@
+//! One tick: read everything, decide once, write once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use shedder_common::address::Address;
+use shedder_common::class::CLASSES;
+use shedder_common::control::Mode;
+use shedder_common::gcra::Rate;
+use shedder_common::level::Level;
+
+use super::clock;
+use super::interfaces::Interfaces;
+use super::policies::Policies;
+use super::reconcile::{Observation, Reconciler};
+use super::report::{self, PortFacts};
+use super::sources::source_table;
+use crate::config::model::{Config, PortPolicy, RateLimit};
+use crate::control::protocol::{Command, LevelChoice, Payload, Refusal};
+use crate::datapath::{Counters, Datapath, Rules};
+use crate::kernel::doctor::needs_reset;
+use crate::kernel::support::KernelSupport;
+use crate::net::addresses;
+use crate::net::changes::Changed;
+use crate::net::sockets::{Listener, SocketTables};
+use crate::quota::{self, Demand, QuotaTable};
+use crate::snapshot::{AcceptQueue, SNAPSHOT_VERSION, ScopeLevel, Snapshot, TICK_BOUNDS_SECONDS, Ticks};
+
+/// How often the socket table is compared with the counts while they agree, and while they do not.
+const RECONCILE_PERIOD: Duration = Duration::from_secs(10);
+const RECONCILE_SOON: Duration = Duration::from_secs(1);
+
+/// How often listeners are looked at.
+const LISTENERS_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often interfaces that could not be attached are tried again.
+const RETRY_PERIOD: Duration = Duration::from_secs(10);
+
+/// Everything that the daemon knows.
+pub(super) struct ControlLoop {
+    policies: Policies,
+    /// `policies.effective()`, made again when something changed.
+    config: Config,
+    datapath: Datapath,
+    support: KernelSupport,
+    clock_resolution_ns: u64,
+    sockets: Option<SocketTables>,
+    interfaces: Interfaces,
+    local: BTreeSet<Address>,
+    reconciler: Reconciler,
+    listeners: Vec<Listener>,
+    mode: Mode,
+    level: PinnedLevel,
+    written: Option<(QuotaTable, Mode)>,
+    counters: Counters,
+    ticks: Ticks,
+    tick_started: Duration,
+    due: Due,
+    dirty: Dirty,
+    warnings: BTreeMap<&'static str, String>,
+}
+
+/// When periodic work is due.
+#[derive(Debug, Default)]
+struct Due {
+    reconcile: Duration,
+    listeners: Duration,
+    retry: Duration,
+}
+
+/// What must be looked at again.
+#[derive(Debug, Default)]
+struct Dirty {
+    links: bool,
+    addresses: bool,
+}
+
+/// The level that an operator chose; pressure is not measured yet.
+#[derive(Debug, Default)]
+struct PinnedLevel {
+    level: Level,
+    since: Duration,
+    until: Option<Duration>,
+    pinned: bool,
+}
+
+impl ControlLoop {
+    /// Attaches, then puts the first quota table in force.
+    pub(super) fn start(config: Config, datapath: Datapath) -> anyhow::Result<Self> {
+        let now = clock::monotonic();
+        let sockets = SocketTables::open().map_err(|error| tracing::warn!("{error}.")).ok();
+        let support = KernelSupport::read(std::path::Path::new("/"), &config.daemon.bpffs);
+        let ticks = Ticks {
+            interval_seconds: config.daemon.tick.as_secs_f64(),
+            buckets: vec![0; TICK_BOUNDS_SECONDS.len() + 1],
+            ..Ticks::default()
+        };
+        let mut control_loop = Self {
+            mode: config.mode,
+            policies: Policies::new(config.clone()),
+            config,
+            datapath,
+            support,
+            clock_resolution_ns: clock::nanoseconds(clock::coarse_resolution()),
+            sockets,
+            interfaces: Interfaces::default(),
+            local: BTreeSet::new(),
+            reconciler: Reconciler::default(),
+            listeners: Vec::new(),
+            level: PinnedLevel { since: now, ..PinnedLevel::default() },
+            written: None,
+            counters: Counters::default(),
+            ticks,
+            tick_started: now,
+            due: Due::default(),
+            dirty: Dirty::default(),
+            warnings: BTreeMap::new(),
+        };
+        control_loop.sync_addresses();
+        control_loop.sync_sources();
+        control_loop.sync_interfaces();
+        if let Err(error) = control_loop.datapath.remove_leftovers() {
+            tracing::warn!("What an earlier daemon left cannot be removed: {error:#}.");
+        }
+        Ok(control_loop)
+    }
+
+    /// Gives the datapath back.
+    pub(super) fn into_datapath(self) -> Datapath {
+        self.datapath
+    }
+
+    /// What does not work as configured.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.interfaces.warnings().into_iter().chain(self.warnings.values().cloned()).collect()
+    }
+
+    /// Notes that the network changed; the next tick looks.
+    pub(super) const fn network_changed(&mut self, changed: Changed) {
+        self.dirty.links |= changed.links || changed.routes;
+        self.dirty.addresses |= changed.addresses || changed.links;
+    }
+
+    /// Takes a new configuration. What needs a restart is said and left as it is.
+    pub(super) fn reload(&mut self, config: Config) {
+        let running = self.policies.config();
+        if (&config.daemon, &config.metrics) != (&running.daemon, &running.metrics) {
+            tracing::warn!(
+                "[daemon] and [metrics] are read at the start only: restart shedder to change them."
+            );
+        }
+        let config = Config { daemon: running.daemon.clone(), metrics: running.metrics.clone(), ..config };
+        self.mode = config.mode;
+        self.policies.reload(config);
+        self.config = self.policies.effective();
+        self.due.listeners = Duration::ZERO;
+        self.sync_sources();
+        self.dirty.links = true;
+        tracing::info!("The configuration is read again; mode {}.", self.mode.name());
+    }
+
+    /// One turn of the loop.
+    pub(super) fn tick(&mut self, now: Duration) -> Snapshot {
+        self.tick_started = now;
+        self.follow_network(now);
+        if self.policies.expire(now) {
+            tracing::warn!("A change was not confirmed in time and is taken back.");
+            self.config = self.policies.effective();
+        }
+        if self.level.until.is_some_and(|until| now >= until) {
+            tracing::info!("The operator's level ends.");
+            self.level = PinnedLevel { since: now, ..PinnedLevel::default() };
+        }
+        if now >= self.due.listeners {
+            self.due.listeners = now + LISTENERS_PERIOD;
+            self.look_at_listeners();
+        }
+        self.write_quotas(now);
+        if now >= self.due.reconcile || self.has_new_policies() {
+            self.reconcile();
+            let soon = self.reconciler.is_restless();
+            self.due.reconcile = now + if soon { RECONCILE_SOON } else { RECONCILE_PERIOD };
+        }
+        let counters = self.datapath.read();
+        match counters {
+            Ok(counters) => {
+                self.counters = counters;
+                self.warnings.remove("counters");
+            }
+            Err(error) => self.warn("counters", format!("counters cannot be read: {error:#}")),
+        }
+        self.ticks.total += 1;
+        self.snapshot(now)
+    }
+
+    /// Notes how long the tick took.
+    pub(super) fn took(&mut self, now: Duration) {
+        let seconds = now.saturating_sub(self.tick_started).as_secs_f64();
+        let bucket = TICK_BOUNDS_SECONDS.iter().take_while(|bound| seconds > **bound).count();
+        if let Some(count) = self.ticks.buckets.get_mut(bucket) {
+            *count += 1;
+        }
+        self.ticks.sum_seconds += seconds;
+    }
+
+    /// Does what a control client asks, at once.
+    pub(super) fn command(&mut self, command: Command, now: Duration) -> Result<Payload, Refusal> {
+        match command {
+            Command::Set { port, assignments, confirm_seconds } => {
+                self.set(&port, &assignments, confirm_seconds, now)
+            }
+            Command::Confirm => {
+                if self.policies.confirm() {
+                    Ok(Payload::Message("the change stays".to_owned()))
+                } else {
+                    Err(Refusal::failed("nothing waits for confirmation"))
+                }
+            }
+            Command::Mode { mode } => {
+                let before = std::mem::replace(&mut self.mode, mode);
+                self.write_quotas(now);
+                tracing::info!("Mode {} is now {}.", before.name(), mode.name());
+                Ok(Payload::Message(format!("mode is {}, it was {}", mode.name(), before.name())))
+            }
+            Command::Level { level, for_seconds } => {
+                self.pin_level(level, for_seconds, now);
+                self.write_quotas(now);
+                Ok(Payload::Message(format!("level is {}", level.name())))
+            }
+            Command::Unload => {
+                Ok(Payload::Message("shedder detaches, removes its pins and exits".to_owned()))
+            }
+            Command::Explain { .. } | Command::Status => {
+                Err(Refusal::failed("this daemon does not know that command"))
+            }
+        }
+    }
+
+    fn set(
+        &mut self,
+        port: &str,
+        assignments: &[(String, String)],
+        confirm_seconds: Option<f64>,
+        now: Duration,
+    ) -> Result<Payload, Refusal> {
+        let confirm_until = match confirm_seconds.map(Duration::try_from_secs_f64) {
+            None => None,
+            Some(Ok(time)) => Some(now + time),
+            Some(Err(error)) => return Err(Refusal::wrong_use(format!("--confirm: {error}"))),
+        };
+        self.policies.set(port, assignments, confirm_until).map_err(Refusal::wrong_use)?;
+        self.config = self.policies.effective();
+        self.write_quotas(now);
+        let changes: Vec<String> = assignments.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        tracing::info!("Port {port}: {}.", changes.join(" "));
+        let confirm = confirm_seconds.map_or_else(String::new, |seconds| {
+            format!("; it goes back in {seconds} s unless `shedder confirm` keeps it")
+        });
+        Ok(Payload::Message(format!("port {port}: {}{confirm}", changes.join(" "))))
+    }
+
+    fn pin_level(&mut self, level: LevelChoice, for_seconds: Option<f64>, now: Duration) {
+        self.level = match level {
+            LevelChoice::Auto => PinnedLevel { since: now, ..PinnedLevel::default() },
+            LevelChoice::Pinned(level) => PinnedLevel {
+                level,
+                since: now,
+                until: for_seconds
+                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+                    .map(|time| now + time),
+                pinned: true,
+            },
+        };
+        tracing::info!("An operator sets the level to {}.", level.name());
+    }
+
+    fn follow_network(&mut self, now: Duration) {
+        let dirty = std::mem::take(&mut self.dirty);
+        if dirty.addresses {
+            self.sync_addresses();
+        }
+        if dirty.links || now >= self.due.retry {
+            self.due.retry = now + RETRY_PERIOD;
+            self.sync_interfaces();
+        }
+    }
+
+    fn sync_interfaces(&mut self) {
+        let reset = self.config.follow_listeners || needs_reset(&self.config);
+        match self.interfaces.sync(&mut self.datapath, &self.config.attach, reset, &self.support) {
+            Ok(()) => {
+                self.warnings.remove("interfaces");
+            }
+            Err(error) => self.warn("interfaces", error.to_string()),
+        }
+    }
+
+    fn sync_addresses(&mut self) {
+        let addresses = match addresses::local() {
+            Ok(addresses) => addresses,
+            Err(error) => return self.warn("addresses", error.to_string()),
+        };
+        match self.datapath.set_local_addresses(&addresses) {
+            Ok(left_out) if left_out.is_empty() => {
+                self.warnings.remove("addresses");
+            }
+            Ok(left_out) => self.warn(
+                "addresses",
+                format!(
+                    "{} of {} local addresses find no place in the kernel's table; policies with to = \"local\" \
+                     do not cover them",
+                    left_out.len(),
+                    addresses.len()
+                ),
+            ),
+            Err(error) => self.warn("addresses", format!("local addresses are not followed: {error:#}")),
+        }
+        self.local = addresses.into_iter().collect();
+    }
+
+    fn sync_sources(&mut self) {
+        match self.datapath.set_sources(&source_table(&self.config)) {
+            Ok(()) => {
+                self.warnings.remove("sources");
+            }
+            Err(error) => self.warn("sources", format!("sources are not known to the kernel: {error:#}")),
+        }
+        self.written = None;
+    }
+
+    fn look_at_listeners(&mut self) {
+        let Some(sockets) = &mut self.sockets else { return };
+        match sockets.listeners() {
+            Ok(listeners) => {
+                self.listeners = listeners;
+                self.warnings.remove("listeners");
+            }
+            Err(error) => return self.warn("listeners", error.to_string()),
+        }
+        if self.policies.config().follow_listeners {
+            let ports = self.listeners.iter().map(|listener| listener.port).collect();
+            let (changed, left_out) = self.policies.follow(&ports);
+            if changed {
+                self.config = self.policies.effective();
+            }
+            if left_out > 0 {
+                self.warn(
+                    "follow",
+                    format!("{left_out} more ports listen than are followed without a configuration file"),
+                );
+            } else {
+                self.warnings.remove("follow");
+            }
+        }
+    }
+
+    fn write_quotas(&mut self, now: Duration) {
+        let rules = Rules {
+            mode: self.mode,
+            lease_expires_ns: clock::nanoseconds(now + self.config.daemon.lease),
+            exempt_rate: self.exempt_rate(),
+        };
+        let demand = self.demand();
+        let table = quota::table(&self.config, |_| demand, self.clock_resolution_ns);
+        let state = (table, self.mode);
+        let result = if self.written.as_ref() == Some(&state) {
+            self.datapath.renew(&rules)
+        } else {
+            self.datapath.write(&state.0, &rules).map(|()| self.written = Some(state))
+        };
+        match result {
+            Ok(()) => {
+                self.warnings.remove("quotas");
+            }
+            Err(error) => self.warn("quotas", format!("quotas cannot be written: {error:#}")),
+        }
+    }
+
+    fn demand(&self) -> Demand {
+        let mut shares = [1.0; CLASSES];
+        for (share, rules) in shares.iter_mut().zip(&self.config.classes) {
+            *share = rules.shares.get(self.level.level.index()).copied().unwrap_or(1.0);
+        }
+        Demand { shares, learned_rate: None }
+    }
+
+    /// No rate is no limit; a rate of 0 exempts nobody, which an interval longer than any uptime says.
+    fn exempt_rate(&self) -> Option<Rate> {
+        match self.config.guard.rate {
+            RateLimit::PerSecond(rate) => Some(
+                quota::gcra_rate(rate, (rate / 10.0).max(1.0), self.clock_resolution_ns)
+                    .unwrap_or(Rate { interval: u64::MAX / 4, tolerance: 0 }),
+            ),
+            RateLimit::Learned | RateLimit::Unlimited => None,
+        }
+    }
+
+    fn ranges(&self) -> Vec<(u16, u16)> {
+        self.config.ports.iter().map(|policy| (policy.first, policy.last)).collect()
+    }
+
+    fn has_new_policies(&self) -> bool {
+        self.config.ports.iter().any(|policy| self.reconciler.is_new((policy.first, policy.last)))
+    }
+
+    /// Compares the kernel's counts with the socket table.
+    fn reconcile(&mut self) {
+        let ranges = self.ranges();
+        self.reconciler.keep(&ranges);
+        let Some(sockets) = &mut self.sockets else { return };
+        let has_policy = |port: u16| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port));
+        let counted = |datapath: &Datapath| -> anyhow::Result<BTreeMap<(u16, u16), u64>> {
+            ranges.iter().map(|range| Ok((*range, datapath.counted(*range)?))).collect()
+        };
+        let looked = (|| {
+            let before = counted(&self.datapath)?;
+            let found = sockets.count_connections(&has_policy, &|address| self.local.contains(address))?;
+            anyhow::Ok((before, found, counted(&self.datapath)?))
+        })();
+        let (before, found, after) = match looked {
+            Ok(looked) => looked,
+            Err(error) => return self.warn("reconcile", format!("counts are not reconciled: {error:#}")),
+        };
+        self.warnings.remove("reconcile");
+        for range in ranges {
+            let (first, last) = range;
+            let found = found
+                .iter()
+                .filter(|(port, _)| (first..=last).contains(*port))
+                .map(|(_, count)| u64::from(*count))
+                .sum();
+            let seen = Observation {
+                counted_before: before.get(&range).copied().unwrap_or(0),
+                found,
+                counted_after: after.get(&range).copied().unwrap_or(0),
+            };
+            if let Some(correction) = self.reconciler.observe(range, seen)
+                && let Err(error) = self.datapath.set_correction(first, last, correction)
+            {
+                return self.warn("reconcile", format!("counts are not reconciled: {error:#}"));
+            }
+        }
+    }
+
+    /// Logs a trouble when it comes or changes, and shows it until it is gone.
+    fn warn(&mut self, topic: &'static str, message: String) {
+        if self.warnings.get(topic) != Some(&message) {
+            tracing::warn!("{message}.");
+            self.warnings.insert(topic, message);
+        }
+    }
+
+    fn snapshot(&self, now: Duration) -> Snapshot {
+        let mut snapshot = Snapshot {
+            version: SNAPSHOT_VERSION,
+            shedder_version: env!("CARGO_PKG_VERSION").to_owned(),
+            daemon: true,
+            mode: self.mode.name().to_owned(),
+            lease_remaining_seconds: self.config.daemon.lease.as_secs_f64(),
+            ticks: self.ticks.clone(),
+            attachments: self.interfaces.attachments(),
+            levels: vec![self.host_level(now)],
+            ports: self.port_states(),
+            warnings: self.warnings(),
+            ..Snapshot::default()
+        };
+        report::fill_global(&mut snapshot, &self.counters);
+        snapshot
+    }
+
+    fn host_level(&self, now: Duration) -> ScopeLevel {
+        ScopeLevel {
+            scope: "host".to_owned(),
+            level: self.level.level.name().to_owned(),
+            held_seconds: now.saturating_sub(self.level.since).as_secs_f64(),
+            signal: if self.level.pinned { "operator".to_owned() } else { String::new() },
+            transitions: Vec::new(),
+        }
+    }
+
+    fn port_states(&self) -> Vec<crate::snapshot::PortState> {
+        let Some((table, _)) = &self.written else { return Vec::new() };
+        let facts: BTreeMap<(u16, u16), &PortPolicy> =
+            self.config.ports.iter().map(|policy| ((policy.first, policy.last), policy)).collect();
+        let state = |policy: &quota::PolicyQuota| {
+            let range = (policy.first, policy.last);
+            let facts = PortFacts {
+                level: self.level.level.name().to_owned(),
+                accept_queue: self.fullest_listener(range),
+                ..facts.get(&range).map(|policy| PortFacts::of(policy)).unwrap_or_default()
+            };
+            let reading = self.counters.policies.get(&range).copied().unwrap_or_default();
+            report::port_state(range, &policy.limits, &reading, facts)
+        };
+        table.policies.iter().map(state).collect()
+    }
+
+    fn fullest_listener(&self, (first, last): (u16, u16)) -> Option<AcceptQueue> {
+        self.listeners
+            .iter()
+            .filter(|listener| (first..=last).contains(&listener.port))
+            .map(|listener| AcceptQueue {
+                depth: listener.accept_queue,
+                backlog: listener.backlog,
+                // A listener with backlog 0 holds one connection.
+                depth_ratio: (f64::from(listener.accept_queue) / f64::from(listener.backlog.max(1))).min(1.0),
+            })
+            .max_by(|left, right| left.depth_ratio.total_cmp(&right.depth_ratio))
+    }
+}

@@ -1,0 +1,162 @@
+//! Serving interfaces that come and go.
+
+use std::collections::BTreeMap;
+
+use crate::config::model::{Attach, InterfacePattern, Via};
+use crate::datapath::{AttachError, Datapath, xdp_program_name};
+use crate::kernel::attachment::{Holder, Hook, may_fall_back, plan, refusal};
+use crate::kernel::support::KernelSupport;
+use crate::net::NetError;
+use crate::net::links::{self, LinkFacts};
+use crate::snapshot::Attachment;
+
+/// How interfaces are served.
+#[derive(Debug, Default)]
+pub(super) struct Interfaces {
+    served: BTreeMap<u32, Attachment>,
+    unmatched: Vec<InterfacePattern>,
+}
+
+impl Interfaces {
+    /// Attaches to interfaces that should be served and are not, and lets go of those that should not be served
+    /// any more. What cannot be attached stays on the list with the reason, and is tried again next time.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not list its links.
+    pub(super) fn sync(
+        &mut self,
+        datapath: &mut Datapath,
+        attach: &Attach,
+        needs_reset: bool,
+        support: &KernelSupport,
+    ) -> Result<(), NetError> {
+        let links = links::list()?;
+        let defaults = links::default_route_interfaces()?;
+        let selection = links::select(&attach.interfaces, &links, &defaults);
+        let gone: Vec<u32> = self
+            .served
+            .keys()
+            .copied()
+            .filter(|ifindex| selection.chosen.iter().all(|link| link.ifindex != *ifindex))
+            .collect();
+        for ifindex in gone {
+            if let Some(attachment) = self.served.remove(&ifindex) {
+                if let Err(error) = datapath.detach(ifindex) {
+                    tracing::warn!("Letting go of {} failed: {error:#}.", attachment.interface);
+                } else if attachment.mode != NOT_SERVED {
+                    tracing::info!("{} is not served any more.", attachment.interface);
+                }
+            }
+        }
+        for link in &selection.chosen {
+            if self.served.get(&link.ifindex).is_some_and(|attachment| attachment.mode != NOT_SERVED) {
+                continue;
+            }
+            let attachment = serve(datapath, link, attach.via, needs_reset, support);
+            if self.served.get(&link.ifindex) != Some(&attachment) {
+                report(&attachment);
+            }
+            self.served.insert(link.ifindex, attachment);
+        }
+        if self.unmatched != selection.unmatched {
+            for pattern in &selection.unmatched {
+                tracing::warn!("{}.", unmatched(pattern));
+            }
+            self.unmatched = selection.unmatched;
+        }
+        Ok(())
+    }
+
+    /// All attachments, by name.
+    #[must_use]
+    pub(super) fn attachments(&self) -> Vec<Attachment> {
+        let mut attachments: Vec<_> = self.served.values().cloned().collect();
+        attachments.sort_by(|left, right| left.interface.cmp(&right.interface));
+        attachments
+    }
+
+    /// What does not work as configured.
+    #[must_use]
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let failed = self
+            .served
+            .values()
+            .filter(|attachment| attachment.mode == NOT_SERVED)
+            .map(|attachment| format!("{} is not served: {}", attachment.interface, attachment.reason));
+        self.unmatched.iter().map(unmatched).chain(failed).collect()
+    }
+}
+
+/// The mode of an interface that could not be attached.
+pub(super) const NOT_SERVED: &str = "none";
+
+fn report(attachment: &Attachment) {
+    let Attachment { interface, mode, reason, .. } = attachment;
+    if mode == NOT_SERVED {
+        tracing::error!("{interface} is not served: {reason}.");
+    } else {
+        tracing::info!("{interface} is served by {mode}: {reason}.");
+    }
+}
+
+fn unmatched(pattern: &InterfacePattern) -> String {
+    match pattern {
+        InterfacePattern::DefaultRoute => {
+            "no interface holds a default route; name interfaces in attach.interfaces, or wait for one"
+                .to_owned()
+        }
+        InterfacePattern::Name(name) => {
+            format!("there is no interface {name}; it is served when it comes, or correct attach.interfaces")
+        }
+        InterfacePattern::Glob(glob) => {
+            format!("no interface matches {glob}; what comes is served, or correct attach.interfaces")
+        }
+    }
+}
+
+fn serve(
+    datapath: &mut Datapath,
+    link: &LinkFacts,
+    via: Via,
+    needs_reset: bool,
+    support: &KernelSupport,
+) -> Attachment {
+    let plan = plan(link, via, needs_reset, support);
+    let attachment = |mode: &str, reason: String| Attachment {
+        interface: link.name.clone(),
+        ifindex: link.ifindex,
+        mode: mode.to_owned(),
+        reason,
+    };
+    let Some(link_header_len) = link.link_header_len else { return attachment(NOT_SERVED, plan.reason) };
+    if plan.ladder.is_empty() {
+        return attachment(NOT_SERVED, plan.reason);
+    }
+    // After native XDP comes TC, which stands beside other programs and replaces none.
+    let go_on = |errno| may_fall_back(errno) || matches!(errno, libc::EBUSY | libc::EEXIST);
+    match datapath.attach(&link.name, link.ifindex, link_header_len, &plan.ladder, go_on) {
+        Ok((hook, failures)) => {
+            let mut reason = plan.reason;
+            for (failed, error) in &failures {
+                reason = format!("{}, so {hook} serves it", explain(*failed, link, error));
+            }
+            attachment(hook.mode(), reason)
+        }
+        Err(failures) => {
+            let reasons: Vec<_> = failures.iter().map(|(hook, error)| explain(*hook, link, error)).collect();
+            attachment(NOT_SERVED, reasons.join("; "))
+        }
+    }
+}
+
+fn explain(hook: Hook, link: &LinkFacts, error: &AttachError) -> String {
+    match error.errno {
+        Some(errno) => {
+            let holder =
+                link.xdp_attached.map(|id| Holder { id, name: xdp_program_name(id).unwrap_or_default() });
+            refusal(hook, link, errno, holder.as_ref())
+        }
+        None => format!("{:#}", error.error),
+    }
+}

@@ -1,0 +1,223 @@
+//! `shedder run`: the control loop and what it serves.
+
+pub mod clock;
+mod control_loop;
+mod interfaces;
+mod policies;
+mod reconcile;
+pub mod report;
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use aya_log::Level;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
+
+use crate::config::model::{Config, OnExit};
+use crate::control::{self, ControlListener, ControlMessage};
+use crate::datapath::{Datapath, LoadOptions};
+use crate::endpoint;
+use crate::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use crate::net::changes::{Changed, Changes};
+use crate::net::namespace;
+use crate::snapshot::Snapshot;
+use control_loop::ControlLoop;
+use shedder_common::abi::SocketOffsets;
+
+/// Commands that wait for the loop; more callers wait at the socket.
+const COMMAND_QUEUE: usize = 64;
+
+/// What `shedder run` is given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the configuration came from; read again on SIGHUP.
+    pub config_file: Option<PathBuf>,
+    /// The configuration.
+    pub config: Config,
+    /// Level of the kernel programs' log.
+    pub bpf_log: Option<Level>,
+}
+
+/// Runs until SIGTERM, SIGINT or `shedder unload`.
+///
+/// # Errors
+///
+/// The daemon cannot start, with what to do about it. Once it runs it does not give up.
+pub fn run(options: Options) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        // Rendering for the endpoint is all that ever runs beside the loop.
+        .max_blocking_threads(2)
+        .build()
+        .context("start the runtime")?;
+    let result = runtime.block_on(serve(options));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(options: Options) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!(
+            "shedder run must be root to load programs into the kernel: use sudo, or a privileged container"
+        );
+    }
+    let Options { config_file, config, bpf_log } = options;
+    let (snapshots, snapshot) = watch::channel(Arc::new(Snapshot::default()));
+    let (commands, mut requests) = mpsc::channel::<ControlMessage>(COMMAND_QUEUE);
+    let control = ControlListener::bind(&config.daemon.socket)?;
+    let endpoint = match config.metrics.listen {
+        Some(address) => Some(endpoint::bind(address).await?),
+        None => None,
+    };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+
+    let mut datapath = Datapath::start(&config.daemon.bpffs, load_options(bpf_log)?)?;
+    if datapath.adopted() {
+        tracing::info!("The maps of an earlier daemon are adopted; counters go on.");
+    }
+    if bpf_log.is_some() {
+        follow_bpf_log(&mut datapath);
+    }
+    let mut changes = Changes::subscribe()?;
+    let last_tick = Arc::new(AtomicU64::new(0));
+    let (tick, on_exit) = (config.daemon.tick, config.daemon.on_exit);
+    let strict = config.attach.via != crate::config::model::Via::Auto;
+    let mut control_loop = ControlLoop::start(config, datapath)?;
+    if strict && let Some(warning) = control_loop.warnings().into_iter().next() {
+        control_loop.into_datapath().remove()?;
+        bail!("{warning}");
+    }
+
+    if let Some(listener) = endpoint {
+        let state = endpoint::State { snapshot: snapshot.clone(), tick_age: tick_age(&last_tick) };
+        tokio::spawn(endpoint::serve(listener, state));
+    }
+    let (stop_control, stopped) = oneshot::channel::<()>();
+    let stop = async {
+        let _closed = stopped.await;
+    };
+    let control = tokio::spawn(control::serve(control, snapshot, commands, stop));
+
+    let mut ticks = tokio::time::interval(tick);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let remove = loop {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => break on_exit == OnExit::Detach,
+            _ = interrupt.recv() => break on_exit == OnExit::Detach,
+            _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
+            _ = ticks.tick() => {
+                let snapshot = control_loop.tick(clock::monotonic());
+                last_tick.store(clock::nanoseconds(clock::monotonic()), Ordering::Relaxed);
+                let _old = snapshots.send_replace(Arc::new(snapshot));
+                control_loop.took(clock::monotonic());
+            }
+            changed = changes.next() => {
+                let changed = changed.unwrap_or_else(|error| {
+                    tracing::debug!("{error}");
+                    Changed::EVERYTHING
+                });
+                control_loop.network_changed(changed);
+            }
+            request = requests.recv() => {
+                // The sender lives as long as the control task; without it there is nothing to answer.
+                let Some(ControlMessage { command, reply }) = request else { continue };
+                let leaves = matches!(command, control::protocol::Command::Unload);
+                let answer = control_loop.command(command, clock::monotonic());
+                // The caller may have gone.
+                let _unsent = reply.send(answer);
+                if leaves {
+                    break true;
+                }
+            }
+        }
+    };
+    let datapath = control_loop.into_datapath();
+    let removed = if remove {
+        datapath.remove()
+    } else {
+        datapath.keep();
+        Ok(())
+    };
+    let _gone = stop_control.send(());
+    if let Ok(Err(error)) = control.await {
+        tracing::debug!("the control socket ended: {error}");
+    }
+    removed.context("not everything could be removed; `shedder unload` tries again")
+}
+
+fn load_options(bpf_log: Option<Level>) -> Result<LoadOptions> {
+    let offsets = match read_offsets(Path::new(VMLINUX_BTF)) {
+        Ok((offsets, missing)) => {
+            for what in missing {
+                tracing::warn!("{what}.");
+            }
+            offsets
+        }
+        Err(error) => {
+            tracing::warn!("Connections are not counted and queues not judged: {error}.");
+            SocketOffsets::UNKNOWN
+        }
+    };
+    Ok(LoadOptions { namespace_inode: namespace::inode()?, offsets, bpf_log })
+}
+
+fn follow_bpf_log(datapath: &mut Datapath) {
+    let logger = match datapath.take_log() {
+        Ok(Some(logger)) => logger,
+        Ok(None) => return,
+        Err(error) => {
+            tracing::warn!("The kernel programs' log is not shown: {error:#}.");
+            return;
+        }
+    };
+    // SAFETY: the logger owns its ring buffer, whose descriptor stays open and the same until both are dropped.
+    #[expect(unsafe_code, reason = "the library gives a raw descriptor only")]
+    let registered = unsafe { AsyncFd::register(logger) };
+    let logger = match registered {
+        Ok(logger) => logger,
+        Err(error) => {
+            tracing::warn!("The kernel programs' log is not shown: {error}.");
+            return;
+        }
+    };
+    tokio::spawn(async move {
+        let mut logger = logger;
+        while let Ok(mut ready) = logger.readable_mut().await {
+            ready.get_inner_mut().flush();
+            ready.clear_ready();
+        }
+    });
+}
+
+/// Whole file valid, or the running one stays.
+fn reload(control_loop: &mut ControlLoop, file: Option<&Path>) {
+    let Some(file) = file else {
+        tracing::info!("SIGHUP: there is no configuration file to read again.");
+        return;
+    };
+    match crate::config::load(file) {
+        Ok(config) => control_loop.reload(config),
+        Err(error) => {
+            tracing::error!("The running configuration stays, {} is not valid:\n{error}", file.display())
+        }
+    }
+}
+
+fn tick_age(last_tick: &Arc<AtomicU64>) -> Arc<dyn Fn() -> Option<Duration> + Send + Sync> {
+    let last_tick = Arc::clone(last_tick);
+    Arc::new(move || {
+        let last_ns = last_tick.load(Ordering::Relaxed);
+        (last_ns != 0).then(|| clock::monotonic().saturating_sub(Duration::from_nanos(last_ns)))
+    })
+}

@@ -1,0 +1,125 @@
+//! Making the count of live connections true where it cannot be counted: for connections that are older than the
+//! counting, and after whatever went wrong.
+
+use std::collections::BTreeMap;
+
+/// First and last port of a policy.
+type PortRange = (u16, u16);
+
+/// What was seen of one policy around a walk through the socket table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Observation {
+    /// Connections counted by the kernel before the walk.
+    pub(super) counted_before: u64,
+    /// Live connections that the walk found.
+    pub(super) found: u64,
+    /// Connections counted by the kernel after the walk.
+    pub(super) counted_after: u64,
+}
+
+/// Decides what to add to the kernel's counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reconciler {
+    policies: BTreeMap<PortRange, Seen>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    correction: i64,
+    /// A difference seen once while nothing moved; it is believed when it is seen again.
+    suspected: Option<i64>,
+}
+
+impl Reconciler {
+    /// The correction of a policy that the kernel should have from now on, where it changes.
+    ///
+    /// At the first look the socket table is believed, whatever moves. Later the kernel's own counting is, unless
+    /// the table twice shows the same difference while the count stands still: the table cannot be read at one
+    /// moment, so while connections come and go it says little.
+    pub(super) fn observe(&mut self, policy: PortRange, seen: Observation) -> Option<i64> {
+        let difference = signed(seen.found) - signed(seen.counted_after);
+        let quiet = seen.counted_before == seen.counted_after;
+        match self.policies.get_mut(&policy) {
+            None => {
+                let correction = difference.max(0);
+                self.policies.insert(policy, Seen { correction, suspected: None });
+                (correction != 0).then_some(correction)
+            }
+            Some(known) => {
+                if !quiet || difference == known.correction {
+                    known.suspected = None;
+                    return None;
+                }
+                if known.suspected != Some(difference) {
+                    known.suspected = Some(difference);
+                    return None;
+                }
+                *known = Seen { correction: difference, suspected: None };
+                Some(difference)
+            }
+        }
+    }
+
+    /// Whether some correction stands or is suspected, so that the table should be looked at again soon.
+    #[must_use]
+    pub(super) fn is_restless(&self) -> bool {
+        self.policies.values().any(|seen| seen.correction != 0 || seen.suspected.is_some())
+    }
+
+    /// Forgets policies that are no more.
+    pub(super) fn keep(&mut self, policies: &[PortRange]) {
+        self.policies.retain(|policy, _| policies.contains(policy));
+    }
+
+    /// Whether a policy was never looked at.
+    #[must_use]
+    pub(super) fn is_new(&self, policy: PortRange) -> bool {
+        !self.policies.contains_key(&policy)
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: PortRange = (80, 80);
+
+    fn seen(before: u64, found: u64, after: u64) -> Observation {
+        Observation { counted_before: before, found, counted_after: after }
+    }
+
+    #[test]
+    fn connections_older_than_the_counting_are_added_at_once_and_leave_one_by_one() {
+        let mut reconciler = Reconciler::default();
+        assert_eq!(reconciler.observe(PORT, seen(0, 7, 1)), Some(6));
+        assert!(reconciler.is_restless());
+        // One of the seven closed; the kernel did not count it, so only the table shows it.
+        assert_eq!(reconciler.observe(PORT, seen(1, 6, 1)), None);
+        assert_eq!(reconciler.observe(PORT, seen(1, 6, 1)), Some(5));
+        assert_eq!(reconciler.observe(PORT, seen(1, 1, 1)), None);
+        assert_eq!(reconciler.observe(PORT, seen(1, 1, 1)), Some(0));
+        assert!(!reconciler.is_restless());
+    }
+
+    #[test]
+    fn a_moving_count_is_believed_over_the_table() {
+        let mut reconciler = Reconciler::default();
+        assert_eq!(reconciler.observe(PORT, seen(10, 10, 10)), None);
+        for _ in 0..5 {
+            assert_eq!(reconciler.observe(PORT, seen(10, 14, 12)), None);
+        }
+        assert!(!reconciler.is_restless());
+    }
+
+    #[test]
+    fn a_count_that_stays_too_high_is_corrected() {
+        let mut reconciler = Reconciler::default();
+        assert_eq!(reconciler.observe(PORT, seen(3, 3, 3)), None);
+        assert_eq!(reconciler.observe(PORT, seen(3, 0, 3)), None);
+        assert_eq!(reconciler.observe(PORT, seen(3, 0, 3)), Some(-3));
+    }
+}
