@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let target_dir = out_dir.join("ebpf");
     build(workspace, &target_dir, &linker)?;
     let built = target_dir.join(TARGET).join("release").join(BINARY);
-    fs::copy(&built, out_dir.join("shedder.bpf.o")).map_err(|error| format!("copy {}: {error}", built.display()))?;
+    fs::copy(&built, out_dir.join("shedder.bpf.o"))
+        .map_err(|error| format!("copy {}: {error}", built.display()))?;
     Ok(())
 }
 
