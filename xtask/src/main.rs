@@ -7,6 +7,8 @@ mod setup;
 mod tests;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -47,10 +49,19 @@ enum Bench {
     Packets,
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> anyhow::Result<()> {
     setup::setup()?;
-    match arguments.verb {
+    match verb {
         Verb::Setup => Ok(()),
         Verb::Build { release } => checks::build(release),
         Verb::Test => tests::test(),
