@@ -1,2 +1,73 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask help`.
+
+mod checks;
+mod demo;
+mod host;
+mod setup;
+mod tests;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Install what is missing; every other command does this first
+    Setup,
+    /// Build the daemon and its kernel side
+    Build {
+        /// With optimisation
+        #[arg(long)]
+        release: bool,
+    },
+    /// Run all tests, those of the kernel side in network namespaces of their own (needs root)
+    Test,
+    /// Check format, lints, licences and documentation
+    Lint,
+    /// Run all tests, then all checks
+    Ci,
+    /// Show a server that collapses under load, and the same server behind shedder (needs root)
+    Demo,
+    /// Measure
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// The cost of each decision in the kernel, per packet
+    Packets,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> anyhow::Result<()> {
+    setup::setup()?;
+    match verb {
+        Verb::Setup => Ok(()),
+        Verb::Build { release } => checks::build(release),
+        Verb::Test => tests::test(),
+        Verb::Lint => checks::lint(),
+        Verb::Ci => tests::test().and_then(|()| checks::lint()),
+        Verb::Demo => demo::demo(),
+        Verb::Bench { what: Bench::Packets } => checks::bench("packets"),
+    }
+}

@@ -1,0 +1,165 @@
+//! Brings what this project needs and the machine lacks, and names each thing as it comes.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use crate::workspace::{cache, cargo, root, run};
+
+/// What `rust-toolchain.toml` asks for beyond the compiler, with a file that shows its presence.
+const COMPONENTS: [(&str, &str); 3] = [
+    ("rust-src", "lib/rustlib/src/rust/library/core/src/lib.rs"),
+    ("rustfmt", "bin/rustfmt"),
+    ("clippy", "bin/clippy-driver"),
+];
+
+struct Package {
+    name: &'static str,
+    binary: &'static str,
+    why: &'static str,
+}
+
+const PACKAGES: [Package; 1] =
+    [Package { name: "iproute2", binary: "ip", why: "makes the network namespaces and links of the tests" }];
+
+/// A program from crates.io, kept in the cache by version.
+pub(crate) struct Tool {
+    name: &'static str,
+    version: &'static str,
+    why: &'static str,
+    /// Optimising it takes longer than it ever runs.
+    optimised: bool,
+}
+
+/// 0.10.3 opens the LLVM 22 of the pinned compiler; 0.11 wants LLVM 23.
+const BPF_LINKER: Tool =
+    Tool { name: "bpf-linker", version: "0.10.3", why: "links the kernel side", optimised: true };
+
+pub(crate) const CARGO_DENY: Tool = Tool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    why: "checks licences and versions of dependencies",
+    optimised: false,
+};
+
+/// Installs what is missing; says nothing when nothing is.
+pub(crate) fn setup() -> anyhow::Result<()> {
+    components()?;
+    packages()?;
+    BPF_LINKER.install()?;
+    CARGO_DENY.install()
+}
+
+fn components() -> anyhow::Result<()> {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).current_dir(root()).output();
+    let sysroot = sysroot.context("rustc: is it on PATH?")?.stdout;
+    let sysroot = PathBuf::from(String::from_utf8(sysroot).context("sysroot")?.trim());
+    let missing = COMPONENTS.iter().filter(|(_, file)| !sysroot.join(file).exists());
+    let missing: Vec<_> = missing.map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    eprintln!("installing {names}: components of the compiler");
+    run(Command::new("rustup").current_dir(root()).args(["component", "add"]).args(&missing))
+        .with_context(|| format!("this compiler lacks {names}, which rustup would bring"))
+}
+
+fn packages() -> anyhow::Result<()> {
+    let missing: Vec<_> = PACKAGES.iter().filter(|package| !is_on_path(package.binary)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|package| package.name).collect();
+    let by_hand = format!("install {} with the package manager of this system, as root", names.join(" "));
+    anyhow::ensure!(rustix::process::geteuid().is_root() && is_on_path("apt-get"), by_hand);
+    for package in missing {
+        eprintln!("installing {}: {}", package.name, package.why);
+    }
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        apt
+    };
+    run(&mut apt(&["--quiet", "update"]))?;
+    let install = ["--quiet", "install", "--yes", "--no-install-recommends"];
+    run(apt(&install).args(&names)).context(by_hand)
+}
+
+fn is_on_path(binary: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    env::split_paths(&path).chain(system).any(|directory| directory.join(binary).is_file())
+}
+
+impl Tool {
+    /// Its binary, once it is installed.
+    pub(crate) fn path(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.root()?.join("bin").join(self.name))
+    }
+
+    fn root(&self) -> anyhow::Result<PathBuf> {
+        Ok(cache()?.join(format!("{}-{}", self.name, self.version)))
+    }
+
+    fn install(&self) -> anyhow::Result<()> {
+        let binary = self.path()?;
+        if binary.is_file() {
+            return Ok(());
+        }
+        let root = self.root()?;
+        let _lock = lock(&root.with_extension("lock"))?;
+        // Another run may have brought it while this one waited for the lock.
+        if binary.is_file() {
+            return Ok(());
+        }
+        eprintln!("installing {} {} into {}: {}", self.name, self.version, root.display(), self.why);
+        let mut install = cargo(&["install", "--locked", self.name, "--version", self.version, "--root"]);
+        install.arg(&root).stdin(Stdio::null());
+        if !self.optimised {
+            let quick = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "256"), ("DEBUG", "false")];
+            install.envs(quick.map(|(name, value)| (format!("CARGO_PROFILE_RELEASE_{name}"), value)));
+        }
+        run(&mut install)
+    }
+}
+
+/// Waits until no other run installs the same; the lock ends with the returned file.
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let locked = || {
+        path.parent().map(fs::create_dir_all).transpose()?;
+        let file = File::create(path)?;
+        file.lock()?;
+        Ok::<_, std::io::Error>(file)
+    };
+    locked().with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_looks_for_the_linker_that_setup_installs() {
+        let build = include_str!("../../shedder/build.rs");
+        assert!(build.contains(&format!("BPF_LINKER_VERSION: &str = \"{}\";", BPF_LINKER.version)));
+        assert!(BPF_LINKER.path().unwrap().ends_with("shedder/bpf-linker-0.10.3/bin/bpf-linker"));
+    }
+
+    #[test]
+    fn every_component_is_one_that_the_toolchain_file_names() {
+        let file = include_str!("../../rust-toolchain.toml");
+        for (name, _) in COMPONENTS {
+            assert!(file.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+
+    #[test]
+    fn programs_are_found_on_path() {
+        assert!(is_on_path("sh"));
+        assert!(!is_on_path("no-such-program"));
+    }
+}
