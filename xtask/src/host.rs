@@ -13,12 +13,17 @@ const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// Makes sure that programs can be loaded and pinned.
-pub(crate) fn prepare(verb: &str) -> anyhow::Result<()> {
+/// To be asked before anything that takes long.
+pub(crate) fn require_root() -> anyhow::Result<()> {
     anyhow::ensure!(
         rustix::process::geteuid().is_root(),
-        "`cargo xtask {verb}` loads BPF programs and makes network namespaces: run it as root"
+        "this loads BPF programs and makes network namespaces: run it as root"
     );
+    Ok(())
+}
+
+/// Makes sure that there is a place for pins.
+pub(crate) fn mount_bpffs() -> anyhow::Result<()> {
     let found = statfs(Path::new(BPFFS)).with_context(|| format!("{BPFFS}: does this kernel have BPF?"))?;
     if found.f_type != BPFFS_MAGIC {
         eprintln!("mounting bpffs on {BPFFS}");

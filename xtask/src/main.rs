@@ -32,11 +32,11 @@ enum Verb {
     Test,
     /// Check format, lints, licences and documentation
     Lint,
-    /// Run all tests, then all checks
+    /// Run all tests, then all checks (needs root)
     Ci,
     /// Show a server that collapses under load, and the same server behind shedder (needs root)
     Demo,
-    /// Measure
+    /// Measure (needs root)
     Bench {
         #[command(subcommand)]
         what: Bench,
@@ -60,6 +60,9 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> anyhow::Result<()> {
+    if matches!(verb, Verb::Test | Verb::Ci | Verb::Demo | Verb::Bench { .. }) {
+        host::require_root()?;
+    }
     setup::setup()?;
     match verb {
         Verb::Setup => Ok(()),

@@ -25,7 +25,7 @@ const PHASES: [Phase; 3] = [
 
 /// `cargo xtask test`
 pub(crate) fn test() -> anyhow::Result<()> {
-    host::prepare("test")?;
+    host::mount_bpffs()?;
     Leftovers::remove_abandoned().context("remove what an earlier run left")?;
     nothing_left("before the tests, from an earlier run")?;
     // A daemon that outlives its test becomes a child of this process, and so is found.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use xtask::testbed::{Leftovers, Live, Load, Namespace, Pace, Server, ServerOptions, VethPair, http_get};
 
 const SECOND: Duration = Duration::from_secs(1);
+const OPEN: Pace = Pace::Open { per_second: 400 };
 
 struct Network {
     link: VethPair,
@@ -31,7 +32,7 @@ impl Network {
 }
 
 fn load(target: SocketAddr, patience: Duration) -> Load {
-    Load { duration: SECOND / 2, patience, ..Load::new(target, Pace::Open { per_second: 400 }) }
+    Load { duration: SECOND / 2, patience, ..Load::new(target, OPEN) }
 }
 
 #[test]
@@ -79,6 +80,16 @@ fn where_nobody_accepts_every_client_gives_up() {
     let outcome = load(target, SECOND / 10).run_in(&network.client, &Live::default()).unwrap();
     assert_eq!((outcome.offered, outcome.gave_up), (200, 200), "{outcome:?}");
     drop(listener);
+}
+
+#[test]
+fn a_client_on_loopback_is_refused_at_once_and_does_not_hang() {
+    let namespace = Namespace::new().unwrap();
+    let target = SocketAddr::from(([127, 0, 0, 1], 8080));
+    let load =
+        Load { pace: Pace::Closed { connections: 2 }, duration: SECOND / 10, ..Load::new(target, OPEN) };
+    let outcome = load.run_in(&namespace, &Live::default()).unwrap();
+    assert!(outcome.offered > 0 && outcome.refused == outcome.offered, "{outcome:?}");
 }
 
 #[test]

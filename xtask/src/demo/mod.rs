@@ -34,7 +34,7 @@ const CLIENT_ADDRESSES: u8 = 16;
 
 /// `cargo xtask demo`
 pub(crate) fn demo() -> anyhow::Result<()> {
-    host::prepare("demo")?;
+    host::mount_bpffs()?;
     // The signals end the measurement, and all that was made goes the ordinary way.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -20,6 +20,8 @@
 //! # }
 //! ```
 
+mod attempt;
+mod client;
 mod clock;
 mod cpu;
 mod http;
