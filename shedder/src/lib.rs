@@ -2,4 +2,5 @@
 
 pub mod config;
 pub mod quota;
+pub mod sensors;
 pub mod snapshot;
