@@ -28,7 +28,7 @@ fn process(bench: &Bench, pid: u32, inode: u32, descriptors: u32, soft: &str) {
     });
     bench.write(&format!("proc/{pid}/limits"), &limits.collect::<String>());
     bench.write(&format!("proc/{pid}/cgroup"), "0::/\n");
-    std::fs::create_dir_all(bench.path(&format!("proc/{pid}/fd"))).unwrap();
+    fs::create_dir_all(bench.path(&format!("proc/{pid}/fd"))).unwrap();
     for fd in 0..descriptors {
         let target = if fd == 0 { format!("socket:[{inode}]") } else { "/dev/null".to_owned() };
         symlink(target, bench.path(&format!("proc/{pid}/fd/{fd}"))).unwrap();

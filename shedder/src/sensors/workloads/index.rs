@@ -82,13 +82,10 @@ impl CgroupIndex {
         let mut budget = ENTRIES_PER_TICK;
         while let Some(parent) = self.pending.front().cloned() {
             let opened = self.reading.take().map_or_else(|| fs::read_dir(below(mount, &parent)), Ok);
-            let mut entries = match opened {
-                Ok(entries) => entries,
-                Err(_) => {
-                    // Removed since it was seen.
-                    self.pending.pop_front();
-                    continue;
-                }
+            let Ok(mut entries) = opened else {
+                // Removed since it was seen.
+                self.pending.pop_front();
+                continue;
             };
             for entry in entries.by_ref() {
                 budget = budget.saturating_sub(1);
