@@ -184,7 +184,7 @@ impl<R: BufRead> Reader<R> {
             if self.buffer.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            return match serde_json::from_slice(&self.buffer) {
+            return match serde_json::from_slice(self.buffer.trim_ascii_end()) {
                 Ok(line) => Ok(Some(line)),
                 Err(error) => {
                     Err(self.malformed(format!("column {}: {}", error.column(), without_place(&error))))
