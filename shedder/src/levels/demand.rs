@@ -105,7 +105,7 @@ impl Demand {
         let level = match fresh {
             Some((at, value)) => {
                 self.lost = None;
-                self.risen(now, at, value, signal).max(self.sustained(value, signal))
+                self.risen(at, value, signal).max(self.sustained(value, signal))
             }
             None => {
                 self.above = [None; LEVELS];
@@ -125,15 +125,16 @@ impl Demand {
         }
     }
 
-    /// The highest level whose `enter` the value has stood at for `rise_after`.
-    fn risen(&mut self, now: Duration, read_at: Duration, value: f64, signal: &Signal) -> Level {
+    /// The highest level whose `enter` the value has stood at for `rise_after`, from reading to reading: no level rises
+    /// on what has not been read.
+    fn risen(&mut self, read_at: Duration, value: f64, signal: &Signal) -> Level {
         let mut risen = Level::Normal;
         for level in Level::ALL {
             let entered = threshold(signal, level).is_some_and(|(enter, _)| value >= enter);
             let Some(above) = self.above.get_mut(level.index()) else { continue };
             if !entered {
                 *above = None;
-            } else if now.saturating_sub(*above.get_or_insert(read_at)) >= signal.rise_after {
+            } else if read_at.saturating_sub(*above.get_or_insert(read_at)) >= signal.rise_after {
                 risen = level;
             }
         }

@@ -158,6 +158,17 @@ fn rise_after_asks_for_a_lasting_excess() {
 }
 
 #[test]
+fn a_signal_that_comes_back_has_to_last_again() {
+    let mut slow = memory();
+    slow.rise_after = ms(5_000);
+    let mut run = Run::new(&rules(), &[slow]);
+    run.ticks(4_000, &[host("memory", 0.93)]);
+    run.ticks(3_000, &[at("memory", Scope::Host, Err("EIO"))]);
+    assert_eq!(run.ticks(5_000, &[host("memory", 0.93)]), Normal);
+    assert_eq!(run.tick(&[host("memory", 0.93)]), Moderate);
+}
+
+#[test]
 fn one_failed_read_changes_nothing_and_a_stale_signal_demands_nothing() {
     let mut run = Run::new(&rules(), &[memory()]);
     run.tick(&[host("memory", 0.92)]);

@@ -8,6 +8,8 @@ mod conntrack;
 pub mod context;
 mod fds;
 mod file;
+#[cfg(test)]
+mod kernels;
 mod listen_overflows;
 mod memory;
 mod psi;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use shedder_common::level::LEVELS;
@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use super::Sensors;
 use super::context::ListenerFact;
 use super::reading::Reading;
+use super::workloads::layout::{Layout, Mount};
 use crate::config::model::{OnLoss, Signal, SignalSource};
 
 /// A signal that is only read.
@@ -85,5 +86,36 @@ impl Bench {
 
     pub(crate) fn sensors(&self) -> &Sensors {
         self.sensors.as_ref().unwrap()
+    }
+}
+
+/// A cgroup of the running kernel, removed at the end.
+pub(crate) struct RealCgroup(PathBuf);
+
+impl RealCgroup {
+    /// In cgroup v2; `None` where there is none to write to.
+    pub(crate) fn unified(name: &str) -> Option<Self> {
+        Self::below(Layout::detect(Path::new("/")).unified, name)
+    }
+
+    /// In the memory controller of cgroup v1; `None` where there is none to write to.
+    pub(crate) fn memory_v1(name: &str) -> Option<Self> {
+        Self::below(Layout::detect(Path::new("/")).memory_v1, name)
+    }
+
+    fn below(mount: Option<Mount>, name: &str) -> Option<Self> {
+        let path = mount?.point.join(format!("shedder-test-{name}-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        Some(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for RealCgroup {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.0).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::sensors::context::ListenerFact;
 use crate::sensors::testing::{Bench, signal};
 
-const LIMITS: &str = include_str!("fixtures/limits_6_18");
+const LIMITS: &str = include_str!("../fixtures/linux-6.18/proc/100/limits");
 
 fn bench() -> Bench {
     let bench = Bench::new([signal("fds", SignalSource::Fds)]);

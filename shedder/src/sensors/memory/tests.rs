@@ -1,12 +1,18 @@
 use super::*;
-use crate::sensors::testing::{Bench, signal};
+use crate::sensors::testing::{Bench, RealCgroup, signal};
 
 const MEMINFO_5_15: &str = include_str!("fixtures/meminfo_5_15");
-const MEMINFO_6_18: &str = include_str!("fixtures/meminfo_6_18");
+const MEMINFO_6_18: &str = include_str!("../fixtures/linux-6.18/proc/meminfo");
 const V2_STAT: &str = include_str!("fixtures/v2_stat_6_1");
-const V1_STAT: &str = include_str!("fixtures/v1_stat_6_18");
+/// With a limit, which the tests take away.
+const V1_STAT_LIMITED: &str = include_str!("../fixtures/linux-5.15/memory/web/memory.stat");
 
 const MIB: u64 = 1 << 20;
+
+fn v1_stat(limit: &str) -> String {
+    V1_STAT_LIMITED
+        .replace("hierarchical_memory_limit 67108864", &format!("hierarchical_memory_limit {limit}"))
+}
 
 fn meminfo(text: &str) -> Result<f64, String> {
     let mut bench = Bench::new([signal("memory", SignalSource::Memory)]);
@@ -136,9 +142,23 @@ fn cgroup_v1_tells_the_hierarchys_limit_itself() {
 
 #[test]
 fn cgroup_v1_without_a_limit_is_unavailable_with_pages_of_any_size() {
-    assert!(v1_value(5, "9223372036854771712\n", V1_STAT).unwrap_err().contains("no memory limit"));
-    let large_pages = V1_STAT.replace("9223372036854771712", "9223372036854710272");
-    assert!(v1_value(5, "9223372036854710272\n", &large_pages).unwrap_err().contains("no memory limit"));
-    assert!(v1_value(5, "x\n", V1_STAT).unwrap_err().contains("limit_in_bytes"));
+    for unlimited in ["9223372036854771712", "9223372036854710272"] {
+        let error = v1_value(5, &format!("{unlimited}\n"), &v1_stat(unlimited)).unwrap_err();
+        assert!(error.contains("no memory limit"), "{error}");
+    }
+    assert!(v1_value(5, "x\n", &v1_stat("5")).unwrap_err().contains("limit_in_bytes"));
     assert!(v1_value(5, "10\n", "cache 5\n").unwrap_err().contains("total_inactive_file"));
+}
+
+#[test]
+fn a_real_cgroup_is_read() {
+    let Some(cgroup) = RealCgroup::memory_v1("memory") else {
+        return eprintln!("skipped: no writable memory controller of cgroup v1");
+    };
+    let workload = Workload { unified: None, memory_v1: Some(cgroup.path().to_owned()) };
+    let value =
+        || of_workload(&mut Source::default(), Path::new("/x"), &workload).map_err(|error| error.reason);
+    assert!(value().unwrap_err().contains("no memory limit"));
+    std::fs::write(cgroup.path().join("memory.limit_in_bytes"), "67108864").unwrap();
+    assert_eq!(value(), Ok(0.0), "nothing runs in it");
 }

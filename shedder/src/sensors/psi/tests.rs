@@ -3,11 +3,11 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use super::*;
-use crate::sensors::testing::{Bench, signal};
+use crate::sensors::testing::{Bench, RealCgroup, signal};
 
-const V6_18: &str = include_str!("fixtures/memory_6_18");
+const V6_18: &str = include_str!("../fixtures/linux-6.18/proc/pressure/memory");
 /// Before 5.13 the CPU file has no `full` line.
-const CPU_5_10: &str = "some avg10=4.27 avg60=2.10 avg300=0.96 total=41290381\n";
+const CPU_5_10: &str = include_str!("../fixtures/linux-5.10/unified/web/cpu.pressure");
 
 fn psi(resource: PsiResource, full: bool, window: PsiWindow) -> SignalSource {
     SignalSource::Psi { resource, full, window }
@@ -91,7 +91,7 @@ fn a_cpu_file_without_a_full_line_is_no_zero() {
     ]);
     bench.write("proc/pressure/cpu", CPU_5_10);
     bench.tick(0);
-    assert_eq!(bench.value("some", "host"), Ok(4.27));
+    assert_eq!(bench.value("some", "host"), Ok(4.0));
     assert!(bench.value("full", "host").unwrap_err().contains("`full` line"));
 }
 
@@ -170,5 +170,27 @@ fn the_running_kernel_is_understood_or_says_why_not() {
     match &readings[0].value {
         Ok(percent) => assert!((0.0..=100.0).contains(percent)),
         Err(error) => assert!(error.reason.contains("PSI"), "{error}"),
+    }
+}
+
+#[test]
+fn a_real_cgroup_is_read_and_says_when_its_pressure_is_off() {
+    let Some(cgroup) = RealCgroup::unified("psi") else {
+        return eprintln!("skipped: no writable cgroup v2");
+    };
+    let file = cgroup.path().join("cpu.pressure");
+    let signal = Pressure { name: Arc::from("cpu"), full: false, window: PsiWindow::Avg10 };
+    let workloads = crate::sensors::workloads::Workloads::new(Path::new("/"));
+    let context =
+        Context { now: Duration::ZERO, wall: std::time::UNIX_EPOCH, listeners: &[], workloads: &workloads };
+    let mut source = Source::default();
+    match source.read(&file) {
+        Ok(text) => assert!(signal.value(text, &file, None, &context).is_ok()),
+        Err(error) => assert!(explain(&error, &file).reason.contains("PSI")),
+    }
+    // Since 6.1 it can be switched off for one cgroup.
+    if fs::write(cgroup.path().join("cgroup.pressure"), "0").is_ok() {
+        let error = source.read(&file).unwrap_err();
+        assert!(explain(&error, &file).reason.contains("cgroup.pressure"), "{error:?}");
     }
 }

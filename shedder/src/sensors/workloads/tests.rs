@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::*;
-use crate::sensors::testing::Bench;
+use crate::sensors::testing::{Bench, RealCgroup};
 
 const UNIFIED: &str = "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 const HYBRID: &str = "\
@@ -154,31 +154,12 @@ fn a_hierarchy_mounted_later_is_found() {
     assert_eq!(host.cgroups(80), ["/a"]);
 }
 
-/// A real cgroup of v2, removed at the end.
-struct RealCgroup(PathBuf);
-
-impl RealCgroup {
-    /// `None` where there is no cgroup v2 to write to.
-    fn new(name: &str) -> Option<Self> {
-        let mount = Layout::detect(Path::new("/")).unified?.point;
-        let path = mount.join(format!("shedder-test-{name}-{}", std::process::id()));
-        fs::create_dir(&path).ok()?;
-        Some(Self(path))
-    }
-}
-
-impl Drop for RealCgroup {
-    fn drop(&mut self) {
-        fs::remove_dir(&self.0).unwrap();
-    }
-}
-
 #[test]
 fn the_id_of_a_real_cgroup_is_its_inode() {
-    let Some(cgroup) = RealCgroup::new("index") else {
+    let Some(cgroup) = RealCgroup::unified("index") else {
         return eprintln!("skipped: no writable cgroup v2");
     };
-    let id = fs::metadata(&cgroup.0).unwrap().ino();
+    let id = fs::metadata(cgroup.path()).unwrap().ino();
     let mut workloads = Workloads::new(Path::new("/"));
     let listener = ListenerFact { port: 80, inode: 0, accept_queue: 0, backlog: 1, cgroup_id: Some(id) };
     for second in 0..1_000 {
@@ -188,6 +169,6 @@ fn the_id_of_a_real_cgroup_is_its_inode() {
         }
     }
     let (path, workload) = workloads.iter().next().expect("found");
-    assert_eq!(path.file_name(), cgroup.0.file_name());
-    assert_eq!(workload.unified.as_ref(), Some(&cgroup.0));
+    assert_eq!(path.file_name(), cgroup.path().file_name());
+    assert_eq!(workload.unified.as_deref(), Some(cgroup.path()));
 }
