@@ -9,10 +9,13 @@ pub mod endpoint;
 #[cfg(test)]
 mod golden;
 pub mod kernel;
+pub mod levels;
 pub mod metrics;
 pub mod net;
 pub mod pinned_snapshot;
 pub mod quota;
+pub mod sensors;
 pub mod snapshot;
 #[cfg(test)]
 mod snapshot_sample;
+pub mod trace;

@@ -4,6 +4,7 @@ pub mod clock;
 mod control_loop;
 mod interfaces;
 mod policies;
+mod pressure;
 mod reconcile;
 pub mod report;
 mod sources;

@@ -1,5 +1,8 @@
 //! The quota table: all limits of all port policies at one moment. A pure function of configuration and demand.
 
+pub mod learned;
+pub mod ramp;
+
 use shedder_common::class::{CLASSES, Class};
 use shedder_common::gcra::{Rate, UNITS_PER_SECOND, units};
 use shedder_common::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, UNLIMITED};

@@ -1,0 +1,178 @@
+//! What one signal demands at one scope: a Schmitt trigger for each level, and the loss of the signal.
+
+use std::time::Duration;
+
+use shedder_common::level::{LEVELS, Level};
+
+use crate::config::model::{OnLoss, Signal};
+use crate::sensors::reading::Unavailable;
+
+/// One signal at one scope.
+#[derive(Clone, Debug)]
+pub(super) struct Demand {
+    /// The last good value and when it was read.
+    last: Option<(Duration, f64)>,
+    /// When it was first spoken of, and when last, with a value or without.
+    first_seen: Duration,
+    last_seen: Duration,
+    /// Why the newest reading has no value; empty where it has one.
+    reason: String,
+    /// Since when the value stands at or above `enter`, by level.
+    above: [Option<Duration>; LEVELS],
+    /// Since when it is lost.
+    lost: Option<Duration>,
+    up: bool,
+    level: Level,
+    since: Duration,
+    read_errors: u64,
+}
+
+impl Demand {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            last: None,
+            first_seen: now,
+            last_seen: now,
+            reason: String::new(),
+            above: [None; LEVELS],
+            lost: Some(now),
+            // Taken for granted until it fails.
+            up: true,
+            level: Level::Normal,
+            since: now,
+            read_errors: 0,
+        }
+    }
+
+    /// The level that it demands.
+    pub(super) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Since when it demands that.
+    pub(super) fn since(&self) -> Duration {
+        self.since
+    }
+
+    /// The last good value, whatever its age.
+    pub(super) fn last_value(&self) -> Option<f64> {
+        self.last.map(|(_, value)| value)
+    }
+
+    /// The value, where it is available.
+    pub(super) fn value(&self) -> Option<f64> {
+        if self.lost.is_some() { None } else { self.last_value() }
+    }
+
+    /// Why there is no value; empty where there is one.
+    pub(super) fn unavailable(&self) -> String {
+        if self.value().is_some() {
+            String::new()
+        } else if self.reason.is_empty() {
+            "it is no longer read".to_owned()
+        } else {
+            self.reason.clone()
+        }
+    }
+
+    pub(super) fn read_errors(&self) -> u64 {
+        self.read_errors
+    }
+
+    /// Takes a reading. A value that is not finite is none.
+    pub(super) fn take(&mut self, now: Duration, value: Result<f64, &Unavailable>) {
+        self.last_seen = now;
+        match value {
+            Ok(value) if value.is_finite() => {
+                self.last = Some((now, value));
+                self.reason.clear();
+            }
+            Ok(_) => self.fail("the value is not a finite number"),
+            Err(error) => self.fail(&error.reason),
+        }
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.read_errors = self.read_errors.saturating_add(1);
+        if self.reason != reason {
+            reason.clone_into(&mut self.reason);
+        }
+    }
+
+    /// Judges the last value by these rules.
+    pub(super) fn judge(&mut self, now: Duration, signal: &Signal, max_hold: Duration) {
+        let fresh = self.last.filter(|(at, _)| now.saturating_sub(*at) < signal.stale_after);
+        let level = match fresh {
+            Some((at, value)) => {
+                self.lost = None;
+                self.risen(at, value, signal).max(self.sustained(value, signal))
+            }
+            None => {
+                self.above = [None; LEVELS];
+                let lost = *self.lost.get_or_insert(now);
+                let held = signal.on_loss == OnLoss::Hold && now.saturating_sub(lost) < max_hold;
+                // What a rule no longer names cannot be held.
+                if held && signal.enabled && threshold(signal, self.level).is_some() {
+                    self.level
+                } else {
+                    Level::Normal
+                }
+            }
+        };
+        if level != self.level {
+            self.level = level;
+            self.since = now;
+        }
+    }
+
+    /// The highest level whose `enter` the value has stood at for `rise_after`, from reading to reading: no level rises
+    /// on what has not been read.
+    fn risen(&mut self, read_at: Duration, value: f64, signal: &Signal) -> Level {
+        let mut risen = Level::Normal;
+        for level in Level::ALL {
+            let entered = threshold(signal, level).is_some_and(|(enter, _)| value >= enter);
+            let Some(above) = self.above.get_mut(level.index()) else { continue };
+            if !entered {
+                *above = None;
+            } else if read_at.saturating_sub(*above.get_or_insert(read_at)) >= signal.rise_after {
+                risen = level;
+            }
+        }
+        risen
+    }
+
+    /// The highest level, up to the one that is demanded, that the value has not fallen out of.
+    fn sustained(&self, value: f64, signal: &Signal) -> Level {
+        let sustained = Level::ALL
+            .into_iter()
+            .filter(|level| *level <= self.level)
+            .rfind(|level| threshold(signal, *level).is_some_and(|(_, exit)| value >= exit));
+        sustained.unwrap_or(Level::Normal)
+    }
+
+    /// Whether the signal has become available or unavailable since this was last asked.
+    pub(super) fn availability_change(&mut self, now: Duration, signal: &Signal) -> Option<bool> {
+        // A signal that has yet to be read for the first time has some time for it.
+        let starting = self.last.is_none() && now.saturating_sub(self.first_seen) < signal.stale_after;
+        // A scope that is gone is no failure; nobody speaks of it any more.
+        let gone = now.saturating_sub(self.last_seen) >= signal.stale_after;
+        let up = self.lost.is_none() || ((starting || gone) && self.up);
+        (up != self.up).then(|| {
+            self.up = up;
+            up
+        })
+    }
+
+    /// Whether nothing speaks of this signal any more and nothing hangs on it.
+    pub(super) fn is_over(&self, now: Duration, signal: &Signal) -> bool {
+        self.lost.is_some()
+            && self.level == Level::Normal
+            && now.saturating_sub(self.last_seen) >= signal.stale_after
+    }
+}
+
+/// `enter` and `exit` of a level.
+fn threshold(signal: &Signal, level: Level) -> Option<(f64, f64)> {
+    let threshold = signal.thresholds.get(level.index()).copied().flatten()?;
+    Some((threshold.enter, threshold.exit))
+}

@@ -1,0 +1,343 @@
+//! Levels: how pressed the host and each workload are, from readings and rules.
+//!
+//! A pure state machine. Each signal at each scope is a Schmitt trigger (`enter`, `exit`) for each level; a scope's
+//! level is the highest that any of its signals demands. It rises at once, or after `rise_after`, as far as demanded,
+//! and falls one level at a time, each after `hold`. Time is a parameter; the order of readings is of no matter.
+
+mod demand;
+mod ladder;
+mod report;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shedder_common::level::Level;
+
+use self::demand::Demand;
+use self::ladder::{Demanding, Ladder, Step};
+use crate::config::model::{LevelRules, Signal};
+use crate::sensors::reading::{Reading, Scope};
+
+/// Stands for the signal where an operator set the level.
+pub const OPERATOR: &str = "operator";
+/// Stands for the signal where a change of the rules ended a level.
+pub const CONFIGURATION: &str = "configuration";
+
+/// A scope has gone from one level to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransitionEvent {
+    /// When.
+    pub at: Duration,
+    /// Whose level.
+    pub scope: Scope,
+    /// From this level.
+    pub from: Level,
+    /// To this one.
+    pub to: Level,
+    /// The signal that demands the new level or, on the way down, the one that had demanded the old one;
+    /// [`OPERATOR`] or [`CONFIGURATION`].
+    pub signal: Arc<str>,
+}
+
+/// A signal has become available or unavailable: worth one line in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AvailabilityEvent {
+    /// When.
+    pub at: Duration,
+    /// Which signal.
+    pub signal: Arc<str>,
+    /// At which scope.
+    pub scope: Scope,
+    /// Whether it is available now.
+    pub available: bool,
+    /// Why not; empty where it is.
+    pub reason: String,
+}
+
+/// What a tick has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Update {
+    /// In the order of scopes.
+    pub transitions: Vec<TransitionEvent>,
+    /// In the order of scopes and signals.
+    pub availability: Vec<AvailabilityEvent>,
+}
+
+/// The levels of all scopes.
+#[derive(Clone, Debug)]
+pub struct Levels {
+    rules: LevelRules,
+    signals: Vec<(Arc<str>, Signal)>,
+    places: HashMap<Arc<str>, usize>,
+    scopes: BTreeMap<Scope, ScopeState>,
+    pin: Option<Pin>,
+    operator: Arc<str>,
+    configuration: Arc<str>,
+}
+
+/// What an operator has set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pin {
+    level: Level,
+    until: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ScopeState {
+    /// By the signal's place in the configuration.
+    demands: BTreeMap<usize, Demand>,
+    ladder: Ladder,
+    /// The level in force, which a pin may take elsewhere than the signals do.
+    level: Level,
+    since: Duration,
+    transitions: BTreeMap<(Level, Level, Arc<str>), u64>,
+}
+
+/// A scope's demands with their rules, in the order of the configuration.
+fn demanding<'a>(
+    demands: &'a BTreeMap<usize, Demand>,
+    signals: &'a [(Arc<str>, Signal)],
+) -> Vec<Demanding<'a>> {
+    demands.iter().filter_map(|(place, demand)| Some((*place, &signals.get(*place)?.1, demand))).collect()
+}
+
+impl ScopeState {
+    fn demanded(&self) -> Level {
+        self.demands.values().map(Demand::level).max().unwrap_or_default()
+    }
+
+    /// Brings a level into force.
+    fn set(
+        &mut self,
+        now: Duration,
+        scope: &Scope,
+        level: Level,
+        signal: &Arc<str>,
+    ) -> Option<TransitionEvent> {
+        if level == self.level {
+            return None;
+        }
+        let from = self.level;
+        self.level = level;
+        self.since = now;
+        let count = self.transitions.entry((from, level, Arc::clone(signal))).or_default();
+        *count = count.saturating_add(1);
+        Some(TransitionEvent { at: now, scope: scope.clone(), from, to: level, signal: Arc::clone(signal) })
+    }
+}
+
+impl Levels {
+    /// Everything is at `normal`. Signals that are not enabled demand nothing.
+    #[must_use]
+    pub fn new(rules: &LevelRules, signals: &[Signal]) -> Self {
+        let mut levels = Self {
+            rules: rules.clone(),
+            signals: Vec::new(),
+            places: HashMap::new(),
+            scopes: BTreeMap::from([(Scope::Host, ScopeState::default())]),
+            pin: None,
+            operator: Arc::from(OPERATOR),
+            configuration: Arc::from(CONFIGURATION),
+        };
+        levels.place(signals);
+        levels
+    }
+
+    fn place(&mut self, signals: &[Signal]) {
+        let enabled = signals.iter().filter(|signal| signal.enabled);
+        self.signals = enabled.map(|signal| (Arc::from(signal.name.as_str()), signal.clone())).collect();
+        self.places =
+            self.signals.iter().enumerate().map(|(place, (name, _))| (Arc::clone(name), place)).collect();
+    }
+
+    /// One tick. Readings of unknown signals are passed over; of several readings of one signal at one scope the
+    /// highest counts.
+    ///
+    /// `offered_below_quota` tells for a scope whether what clients offer it lies below the quotas that it has at the
+    /// level that its signals demand ([`Levels::demanded`]): only then is a level that is held for long probed.
+    pub fn update(
+        &mut self,
+        now: Duration,
+        readings: &[Reading],
+        offered_below_quota: impl Fn(&Scope) -> bool,
+    ) -> Update {
+        let mut update = Update::default();
+        self.expire_pin(now, &mut update);
+        self.take(now, readings);
+        for (scope, state) in &mut self.scopes {
+            for (place, demand) in &mut state.demands {
+                let Some((name, signal)) = self.signals.get(*place) else { continue };
+                demand.judge(now, signal, self.rules.max_hold);
+                if let Some(available) = demand.availability_change(now, signal) {
+                    let (signal, scope, reason) = (Arc::clone(name), scope.clone(), demand.unavailable());
+                    update.availability.push(AvailabilityEvent { at: now, signal, scope, available, reason });
+                }
+            }
+            let below = self.pin.is_none() && offered_below_quota(scope);
+            let demands = demanding(&state.demands, &self.signals);
+            let step = state.ladder.step(now, &self.rules, &demands, below);
+            if let Some(Step { to, signal, .. }) = step
+                && self.pin.is_none()
+            {
+                let name = signal.and_then(|place| self.signals.get(place)).map(|(name, _)| name);
+                update.transitions.extend(state.set(now, scope, to, name.unwrap_or(&self.configuration)));
+            }
+        }
+        self.forget(now);
+        update
+    }
+
+    fn take(&mut self, now: Duration, readings: &[Reading]) {
+        // Of several readings the highest value counts, and a value before none.
+        let mut merged: BTreeMap<(&Scope, usize), &Reading> = BTreeMap::new();
+        for reading in readings {
+            let Some(place) = self.places.get(&reading.signal) else { continue };
+            let rank = |reading: &Reading| match &reading.value {
+                Ok(value) if value.is_finite() => *value,
+                _ => f64::NEG_INFINITY,
+            };
+            let reason = |reading: &Reading| reading.value.as_ref().err().map(|error| error.reason.clone());
+            merged
+                .entry((&reading.scope, *place))
+                .and_modify(|known| {
+                    let order = rank(known).total_cmp(&rank(reading));
+                    if order.then_with(|| reason(known).cmp(&reason(reading))).is_lt() {
+                        *known = reading;
+                    }
+                })
+                .or_insert(reading);
+        }
+        let pinned = self.pin.map(|pin| pin.level);
+        for ((scope, place), reading) in merged {
+            if !self.scopes.contains_key(scope) {
+                let level = pinned.unwrap_or_default();
+                self.scopes.insert(scope.clone(), ScopeState { level, since: now, ..ScopeState::default() });
+            }
+            if let Some(state) = self.scopes.get_mut(scope) {
+                let demand = state.demands.entry(place).or_insert_with(|| Demand::new(now));
+                demand.take(now, reading.value.as_ref().copied());
+            }
+        }
+    }
+
+    /// Scopes that nothing speaks of any more, once their level has come down.
+    fn forget(&mut self, now: Duration) {
+        for state in self.scopes.values_mut() {
+            state.demands.retain(|place, demand| {
+                self.signals.get(*place).is_some_and(|(_, signal)| !demand.is_over(now, signal))
+            });
+        }
+        self.scopes.retain(|scope, state| {
+            *scope == Scope::Host || !state.demands.is_empty() || state.ladder.level() > Level::Normal
+        });
+    }
+
+    /// New rules hold from now on. A level that only an old rule demanded ends at once rather than after `hold`:
+    /// hysteresis is against noise, not against an operator.
+    pub fn set_rules(
+        &mut self,
+        now: Duration,
+        rules: &LevelRules,
+        signals: &[Signal],
+    ) -> Vec<TransitionEvent> {
+        let old = std::mem::take(&mut self.signals);
+        self.rules = rules.clone();
+        self.place(signals);
+        // A signal with another source is another signal.
+        let place = |old_place: usize| {
+            let (name, was) = old.get(old_place)?;
+            let place = *self.places.get(name)?;
+            self.signals.get(place).filter(|(_, is)| is.source == was.source).map(|_| place)
+        };
+        let mut transitions = Vec::new();
+        for (scope, state) in &mut self.scopes {
+            let before = state.ladder.target(&demanding(&state.demands, &old)).level;
+            let demands = std::mem::take(&mut state.demands);
+            state.demands =
+                demands.into_iter().filter_map(|(old, demand)| Some((place(old)?, demand))).collect();
+            state.ladder.renumber(place);
+            for (place, demand) in &mut state.demands {
+                if let Some((_, signal)) = self.signals.get(*place) {
+                    demand.judge(now, signal, rules.max_hold);
+                }
+            }
+            let step = state.ladder.rejudge(now, before, &demanding(&state.demands, &self.signals));
+            if let Some(step) = step
+                && self.pin.is_none()
+            {
+                transitions.extend(state.set(now, scope, step.to, &self.configuration));
+            }
+        }
+        transitions
+    }
+
+    /// An operator sets the level of every scope, until a time or until told otherwise; `None` leaves it to the
+    /// signals again, which go on being judged meanwhile.
+    pub fn pin(
+        &mut self,
+        now: Duration,
+        level: Option<Level>,
+        until: Option<Duration>,
+    ) -> Vec<TransitionEvent> {
+        self.pin = level.map(|level| Pin { level, until });
+        let mut transitions = Vec::new();
+        for (scope, state) in &mut self.scopes {
+            let level = level.unwrap_or(state.ladder.level());
+            transitions.extend(state.set(now, scope, level, &self.operator));
+        }
+        transitions
+    }
+
+    fn expire_pin(&mut self, now: Duration, update: &mut Update) {
+        if self.pin.is_some_and(|pin| pin.until.is_some_and(|until| now >= until)) {
+            update.transitions = self.pin(now, None, None);
+        }
+    }
+
+    /// What an operator has set, and until when.
+    #[must_use]
+    pub fn pinned(&self) -> Option<(Level, Option<Duration>)> {
+        self.pin.map(|pin| (pin.level, pin.until))
+    }
+
+    /// The level in force at one scope alone.
+    #[must_use]
+    pub fn level(&self, scope: &Scope) -> Level {
+        match self.pin {
+            Some(pin) => pin.level,
+            None => self.scopes.get(scope).map_or(Level::Normal, |state| state.level),
+        }
+    }
+
+    /// The level of a port policy: the highest of the host's, its workloads' and its ports' own.
+    pub fn policy_level<'a>(
+        &self,
+        ports: RangeInclusive<u16>,
+        workloads: impl IntoIterator<Item = &'a Path>,
+    ) -> Level {
+        let workloads = workloads.into_iter().map(|path| self.level(&Scope::cgroup(path)));
+        let ports = if ports.is_empty() {
+            None
+        } else {
+            let (first, last) = ports.into_inner();
+            self.scopes
+                .range(Scope::Port(first)..=Scope::Port(last))
+                .map(|(scope, _)| self.level(scope))
+                .max()
+        };
+        workloads.chain(ports).fold(self.level(&Scope::Host), Level::max)
+    }
+
+    /// The level that a scope would have without a probe or a pin.
+    #[must_use]
+    pub fn demanded(&self, scope: &Scope) -> Level {
+        let state = self.scopes.get(scope);
+        state.map_or(Level::Normal, |state| state.demanded().max(state.ladder.level()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

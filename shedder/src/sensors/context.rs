@@ -1,0 +1,33 @@
+//! What the sensors of one tick share.
+
+use std::time::{Duration, SystemTime};
+
+use super::workloads::Workloads;
+
+/// One listening socket of a policy's port, as `sock_diag` reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerFact {
+    /// Port.
+    pub port: u16,
+    /// Inode of the socket.
+    pub inode: u32,
+    /// Connections that wait for `accept`.
+    pub accept_queue: u32,
+    /// The listen backlog.
+    pub backlog: u32,
+    /// Id of the cgroup v2 in which the socket was made; `None` where the kernel does not say.
+    pub cgroup_id: Option<u64>,
+}
+
+/// One tick as a sensor sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// Monotonic time.
+    pub now: Duration,
+    /// Wall time, to be compared with file times and nothing else.
+    pub wall: SystemTime,
+    /// The listening sockets of the policies' ports.
+    pub listeners: &'a [ListenerFact],
+    /// Who owns them.
+    pub workloads: &'a Workloads,
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::sensors::testing::{Bench, RealCgroup, signal};
+
+const MEMINFO_5_15: &str = include_str!("fixtures/meminfo_5_15");
+const MEMINFO_6_18: &str = include_str!("../fixtures/linux-6.18/proc/meminfo");
+const V2_STAT: &str = include_str!("fixtures/v2_stat_6_1");
+/// With a limit, which the tests take away.
+const V1_STAT_LIMITED: &str = include_str!("../fixtures/linux-5.15/memory/web/memory.stat");
+
+const MIB: u64 = 1 << 20;
+
+fn v1_stat(limit: &str) -> String {
+    V1_STAT_LIMITED
+        .replace("hierarchical_memory_limit 67108864", &format!("hierarchical_memory_limit {limit}"))
+}
+
+fn meminfo(text: &str) -> Result<f64, String> {
+    let mut bench = Bench::new([signal("memory", SignalSource::Memory)]);
+    bench.write("proc/meminfo", text);
+    bench.tick(0);
+    bench.value("memory", "host")
+}
+
+#[test]
+fn the_host_uses_what_is_not_available() {
+    assert_eq!(meminfo(MEMINFO_5_15), Ok(0.95));
+    let used = meminfo(MEMINFO_6_18).unwrap();
+    assert!((0.0..1.0).contains(&used), "{used}");
+    assert_eq!(meminfo("MemTotal: 10 kB\nMemAvailable: 11 kB\n"), Ok(0.0), "never below nothing");
+}
+
+#[test]
+fn a_host_that_does_not_tell_is_unavailable() {
+    for (text, reason) in [
+        ("", "MemTotal"),
+        ("MemTotal:       0 kB\nMemAvailable:   0 kB\n", "MemTotal"),
+        ("MemTotal:       16384000 kB\nMemFree:  1 kB\n", "MemAvailable"),
+        ("MemTotal:       16384000 kB\nMemAvailable:     819", "MemAvailable"),
+        ("MemTotal:       16384000 kB\nMemAvailable:     -5 kB\n", "MemAvailable"),
+        ("MemTotal:       16384000 MB\nMemAvailable:     5 MB\n", "MemTotal"),
+    ] {
+        assert!(meminfo(text).unwrap_err().contains(reason), "{text:?}");
+    }
+}
+
+/// A cgroup of v2 below a bench's root.
+struct V2 {
+    bench: Bench,
+    source: Source,
+}
+
+impl V2 {
+    fn new() -> Self {
+        let bench = Bench::new([]);
+        for path in ["cgroup.procs", "pods/cgroup.procs", "pods/a/cgroup.procs"] {
+            bench.write(path, "");
+        }
+        bench.write("pods/a/memory.current", &format!("{}\n", 900 * MIB));
+        bench.write("pods/a/memory.stat", V2_STAT);
+        Self { bench, source: Source::default() }
+    }
+
+    fn value(&mut self) -> Result<f64, String> {
+        let workload = Workload { unified: Some(self.bench.path("pods/a")), memory_v1: None };
+        of_workload(&mut self.source, Path::new("/pods/a"), &workload).map_err(|error| error.reason)
+    }
+}
+
+#[test]
+fn the_working_set_leaves_inactive_file_pages_out() {
+    let mut cgroup = V2::new();
+    cgroup.bench.write("pods/memory.max", "max\n");
+    cgroup.bench.write("pods/a/memory.max", &format!("{}\n", 1_000 * MIB));
+    assert_eq!(cgroup.value(), Ok(0.7));
+}
+
+#[test]
+fn the_smallest_limit_up_the_hierarchy_counts() {
+    let mut cgroup = V2::new();
+    cgroup.bench.write("pods/a/memory.max", "max\n");
+    cgroup.bench.write("pods/memory.max", &format!("{}\n", 875 * MIB));
+    assert_eq!(cgroup.value(), Ok(0.8));
+    cgroup.bench.write("pods/a/memory.max", &format!("{}\n", 1_400 * MIB));
+    assert_eq!(cgroup.value(), Ok(0.8));
+    cgroup.bench.write("pods/memory.max", &format!("{}\n", 2_000 * MIB));
+    assert_eq!(cgroup.value(), Ok(0.5));
+    cgroup.bench.write("memory.max", &format!("{}\n", 700 * MIB));
+    assert_eq!(cgroup.value(), Ok(1.0), "the root of a mount within a container has a limit");
+}
+
+#[test]
+fn no_limit_is_no_reading() {
+    let mut cgroup = V2::new();
+    cgroup.bench.write("pods/a/memory.max", "max\n");
+    cgroup.bench.write("pods/memory.max", "max\n");
+    assert!(cgroup.value().unwrap_err().contains("no memory limit"));
+    cgroup.bench.write("pods/a/memory.max", "0\n");
+    assert!(cgroup.value().unwrap_err().contains("limit is 0"));
+}
+
+#[test]
+fn a_cgroup_without_the_controller_or_gone_is_named() {
+    let mut cgroup = V2::new();
+    std::fs::remove_file(cgroup.bench.path("pods/a/memory.current")).unwrap();
+    assert!(cgroup.value().unwrap_err().contains("not enabled"));
+    std::fs::remove_dir_all(cgroup.bench.path("pods/a")).unwrap();
+    assert!(cgroup.value().unwrap_err().contains("memory.current"));
+}
+
+#[test]
+fn truncated_files_are_unavailable() {
+    let mut cgroup = V2::new();
+    cgroup.bench.write("pods/a/memory.max", &format!("{}\n", 1_000 * MIB));
+    cgroup.bench.write("pods/a/memory.stat", "anon 5\nfile 6\n");
+    assert!(cgroup.value().unwrap_err().contains("inactive_file"));
+    cgroup.bench.write("pods/a/memory.stat", V2_STAT);
+    cgroup.bench.write("pods/a/memory.max", "");
+    assert!(cgroup.value().unwrap_err().contains("memory.max"));
+    cgroup.bench.write("pods/a/memory.current", "");
+    assert!(cgroup.value().unwrap_err().contains("memory.current"));
+}
+
+fn v1_value(usage: u64, limit: &str, stat: &str) -> Result<f64, String> {
+    let bench = Bench::new([]);
+    bench.write("a/memory.usage_in_bytes", &format!("{usage}\n"));
+    bench.write("a/memory.limit_in_bytes", limit);
+    bench.write("a/memory.stat", stat);
+    let workload = Workload { unified: None, memory_v1: Some(bench.path("a")) };
+    of_workload(&mut Source::default(), Path::new("/a"), &workload).map_err(|error| error.reason)
+}
+
+#[test]
+fn cgroup_v1_tells_the_hierarchys_limit_itself() {
+    let stat = format!(
+        "inactive_file 1\nhierarchical_memory_limit {}\ntotal_inactive_file {}\n",
+        800 * MIB,
+        100 * MIB
+    );
+    assert_eq!(v1_value(500 * MIB, "9223372036854771712\n", &stat), Ok(0.5));
+    assert_eq!(v1_value(500 * MIB, &format!("{}\n", 400 * MIB), &stat), Ok(1.0));
+}
+
+#[test]
+fn cgroup_v1_without_a_limit_is_unavailable_with_pages_of_any_size() {
+    for unlimited in ["9223372036854771712", "9223372036854710272"] {
+        let error = v1_value(5, &format!("{unlimited}\n"), &v1_stat(unlimited)).unwrap_err();
+        assert!(error.contains("no memory limit"), "{error}");
+    }
+    assert!(v1_value(5, "x\n", &v1_stat("5")).unwrap_err().contains("limit_in_bytes"));
+    assert!(v1_value(5, "10\n", "cache 5\n").unwrap_err().contains("total_inactive_file"));
+}
+
+#[test]
+fn a_real_cgroup_is_read() {
+    let Some(cgroup) = RealCgroup::memory_v1("memory") else {
+        return eprintln!("skipped: no writable memory controller of cgroup v1");
+    };
+    let workload = Workload { unified: None, memory_v1: Some(cgroup.path().to_owned()) };
+    let value =
+        || of_workload(&mut Source::default(), Path::new("/x"), &workload).map_err(|error| error.reason);
+    assert!(value().unwrap_err().contains("no memory limit"));
+    std::fs::write(cgroup.path().join("memory.limit_in_bytes"), "67108864").unwrap();
+    assert_eq!(value(), Ok(0.0), "nothing runs in it");
+}

@@ -1,0 +1,140 @@
+//! Sensors turn what the kernel and applications tell into [`Reading`]s. They know no threshold.
+//!
+//! Everything is read below an injected root. What is absent, refused or garbage is a named [`Unavailable`], never a
+//! zero, and never stops the other sensors.
+
+mod accept_queue;
+mod conntrack;
+pub mod context;
+mod fds;
+mod file;
+#[cfg(test)]
+mod kernels;
+mod listen_overflows;
+mod memory;
+mod psi;
+pub mod reading;
+mod source;
+mod tcp_mem;
+#[cfg(test)]
+mod testing;
+mod window;
+pub mod workloads;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use self::context::{Context, ListenerFact};
+use self::reading::{Reading, Scope, Unavailable};
+use self::workloads::Workloads;
+use crate::config::model::{Signal, SignalSource};
+
+/// Reads the signals of one kind.
+pub trait Sensor: fmt::Debug + Send {
+    /// Appends one reading for each of its signals at each scope that there is now. Never blocks on a file that has
+    /// no data and never fails as a whole.
+    fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>);
+}
+
+/// Makes the sensor for those of the signals that are of its kind; `None` where there are none.
+type Build = fn(&Path, &[Signal]) -> Option<Box<dyn Sensor>>;
+
+/// Every sensor. A new one is a new file and a line here.
+const SENSORS: [Build; 8] = [
+    psi::build,
+    memory::build,
+    fds::build,
+    accept_queue::build,
+    conntrack::build,
+    tcp_mem::build,
+    listen_overflows::build,
+    file::build,
+];
+
+/// All sensors and what they share.
+#[derive(Debug)]
+pub struct Sensors {
+    root: PathBuf,
+    sensors: Vec<Box<dyn Sensor>>,
+    workloads: Workloads,
+}
+
+impl Sensors {
+    /// Reads below `root`, which is `/` but in tests. Signals that are not enabled are not read.
+    #[must_use]
+    pub fn new(root: &Path, signals: &[Signal]) -> Self {
+        let mut sensors =
+            Self { root: root.to_owned(), sensors: Vec::new(), workloads: Workloads::new(root) };
+        sensors.set_signals(signals);
+        sensors
+    }
+
+    /// Reads these signals from now on.
+    pub fn set_signals(&mut self, signals: &[Signal]) {
+        let enabled: Vec<Signal> = signals.iter().filter(|signal| signal.enabled).cloned().collect();
+        self.sensors = SENSORS.iter().filter_map(|build| build(&self.root, &enabled)).collect();
+    }
+
+    /// One tick: every enabled signal at every scope that there is. `now` is monotonic, `wall` is compared with file
+    /// times; `listeners` are the listening sockets of the policies' ports.
+    pub fn read(&mut self, now: Duration, wall: SystemTime, listeners: &[ListenerFact]) -> Vec<Reading> {
+        self.workloads.update(now, listeners);
+        let context = Context { now, wall, listeners, workloads: &self.workloads };
+        let mut readings = Vec::new();
+        for sensor in &mut self.sensors {
+            sensor.read(&context, &mut readings);
+        }
+        readings
+    }
+
+    /// Who owns the listeners, as of the last tick.
+    #[must_use]
+    pub fn workloads(&self) -> &Workloads {
+        &self.workloads
+    }
+}
+
+/// The unit of a signal's values: `percent`, `ratio`, `per_second`; empty where only its owner knows.
+#[must_use]
+pub fn unit(source: &SignalSource) -> &'static str {
+    match source {
+        SignalSource::Psi { .. } => "percent",
+        SignalSource::Memory
+        | SignalSource::Fds
+        | SignalSource::AcceptQueue
+        | SignalSource::Conntrack
+        | SignalSource::TcpMem => "ratio",
+        SignalSource::ListenOverflows => "per_second",
+        SignalSource::File { .. } => "",
+    }
+}
+
+/// The names of the signals that come from `source`; a file may give one number to more than one name.
+fn names_of(signals: &[Signal], source: &SignalSource) -> Vec<Arc<str>> {
+    signals
+        .iter()
+        .filter(|signal| signal.source == *source)
+        .map(|signal| Arc::from(signal.name.as_str()))
+        .collect()
+}
+
+/// The same value under each name.
+fn report(names: &[Arc<str>], scope: &Scope, value: &Result<f64, Unavailable>, out: &mut Vec<Reading>) {
+    for signal in names {
+        let value = match value {
+            Ok(value) if !value.is_finite() => Err(Unavailable::new("the value is not a finite number")),
+            other => other.clone(),
+        };
+        out.push(Reading { signal: Arc::clone(signal), scope: scope.clone(), value });
+    }
+}
+
+/// `part` over `whole`.
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! `psi`: the share of wall time in which work was stalled for want of CPU, memory or I/O; percent.
+//!
+//! From the `total` counters over a sliding window, so that a stall shows within a tick or two; the kernel's own
+//! averages follow ten seconds and more behind, and its triggers are slower still and often refused.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::context::Context;
+use super::reading::{Reading, Scope, Unavailable};
+use super::source::{ReadError, Source, under};
+use super::window::CounterWindow;
+use super::{Sensor, report};
+use crate::config::model::{PsiResource, PsiWindow, Signal, SignalSource};
+
+/// For the signals that read pressure files.
+pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
+    let resources: Vec<Resource> = [PsiResource::Cpu, PsiResource::Memory, PsiResource::Io]
+        .into_iter()
+        .filter_map(|resource| Resource::new(root, resource, signals))
+        .collect();
+    (!resources.is_empty()).then(|| Box::new(Psi { source: Source::default(), resources }) as Box<dyn Sensor>)
+}
+
+#[derive(Debug)]
+struct Psi {
+    source: Source,
+    resources: Vec<Resource>,
+}
+
+/// The signals that one pressure file serves: it is read once for all of them.
+#[derive(Debug)]
+struct Resource {
+    name: &'static str,
+    host: PathBuf,
+    signals: Vec<Pressure>,
+    scopes: BTreeMap<Scope, Measured>,
+}
+
+#[derive(Clone, Debug)]
+struct Pressure {
+    name: Arc<str>,
+    full: bool,
+    window: PsiWindow,
+}
+
+/// One pressure file.
+#[derive(Debug)]
+struct Measured {
+    /// `None` where the scope has none.
+    path: Option<PathBuf>,
+    /// One for each signal; `None` where the kernel averages.
+    windows: Vec<Option<CounterWindow>>,
+}
+
+impl Sensor for Psi {
+    fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
+        for resource in &mut self.resources {
+            resource.read(&mut self.source, context, out);
+        }
+    }
+}
+
+impl Resource {
+    fn new(root: &Path, resource: PsiResource, signals: &[Signal]) -> Option<Self> {
+        let name = match resource {
+            PsiResource::Cpu => "cpu",
+            PsiResource::Memory => "memory",
+            PsiResource::Io => "io",
+        };
+        let signals: Vec<Pressure> = signals
+            .iter()
+            .filter_map(|signal| match signal.source {
+                SignalSource::Psi { resource: of, full, window } if of == resource => {
+                    Some(Pressure { name: Arc::from(signal.name.as_str()), full, window })
+                }
+                _ => None,
+            })
+            .collect();
+        let host = under(root, format!("proc/pressure/{name}"));
+        (!signals.is_empty()).then(|| Self { name, host, signals, scopes: BTreeMap::new() })
+    }
+
+    fn read(&mut self, source: &mut Source, context: &Context<'_>, out: &mut Vec<Reading>) {
+        self.follow(context);
+        for (scope, measured) in &mut self.scopes {
+            let Some(path) = &measured.path else {
+                let error = Err(Unavailable::new(
+                    "cgroup v1 has no pressure files: PSI of a workload needs cgroup v2",
+                ));
+                for signal in &self.signals {
+                    report(std::slice::from_ref(&signal.name), scope, &error, out);
+                }
+                continue;
+            };
+            let text = source.read(path).map_err(|error| explain(&error, path));
+            for (signal, window) in self.signals.iter().zip(&mut measured.windows) {
+                let value = match &text {
+                    Ok(text) => signal.value(text, path, window.as_mut(), context),
+                    Err(error) => Err(error.clone()),
+                };
+                report(std::slice::from_ref(&signal.name), scope, &value, out);
+            }
+        }
+    }
+
+    /// The host and the workloads that there are now.
+    fn follow(&mut self, context: &Context<'_>) {
+        self.scopes.retain(|scope, _| match scope {
+            Scope::Cgroup(path) => context.workloads.iter().any(|(known, _)| known == path.as_path()),
+            _ => true,
+        });
+        self.scopes
+            .entry(Scope::Host)
+            .or_insert_with(|| Measured::new(Some(self.host.clone()), &self.signals));
+        for (path, workload) in context.workloads.iter() {
+            let file =
+                workload.unified.as_ref().map(|directory| directory.join(format!("{}.pressure", self.name)));
+            let scope = Scope::Cgroup(path.to_owned());
+            if self.scopes.get(&scope).is_none_or(|measured| measured.path != file) {
+                self.scopes.insert(scope, Measured::new(file, &self.signals));
+            }
+        }
+    }
+}
+
+impl Measured {
+    fn new(path: Option<PathBuf>, signals: &[Pressure]) -> Self {
+        let window = |signal: &Pressure| match signal.window {
+            PsiWindow::Over(length) => Some(CounterWindow::new(length)),
+            PsiWindow::Avg10 | PsiWindow::Avg60 | PsiWindow::Avg300 => None,
+        };
+        Self { path, windows: signals.iter().map(window).collect() }
+    }
+}
+
+impl Pressure {
+    fn value(
+        &self,
+        text: &str,
+        path: &Path,
+        window: Option<&mut CounterWindow>,
+        context: &Context<'_>,
+    ) -> Result<f64, Unavailable> {
+        let kind = if self.full { "full" } else { "some" };
+        let field = match self.window {
+            PsiWindow::Over(_) => "total",
+            PsiWindow::Avg10 => "avg10",
+            PsiWindow::Avg60 => "avg60",
+            PsiWindow::Avg300 => "avg300",
+        };
+        let value = find(text, kind, field).ok_or_else(|| {
+            Unavailable::new(format!("{} has no `{field}` on a `{kind}` line", path.display()))
+        })?;
+        let Some(window) = window else {
+            let percent: Option<f64> = value.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+            return percent.ok_or_else(|| unreadable(path, kind, field));
+        };
+        let total_us: u64 = value.parse().map_err(|_| unreadable(path, kind, field))?;
+        let stalled_us_per_second = window
+            .push(context.now, total_us)
+            .ok_or_else(|| Unavailable::new("the first window is not over yet"))?;
+        // The kernel's clock and ours are not read at the same instant.
+        Ok((stalled_us_per_second / 10_000.0).min(100.0))
+    }
+}
+
+fn find<'t>(text: &'t str, kind: &str, field: &str) -> Option<&'t str> {
+    let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;
+    line.split_ascii_whitespace().find_map(|part| part.strip_prefix(field)?.strip_prefix('='))
+}
+
+fn unreadable(path: &Path, kind: &str, field: &str) -> Unavailable {
+    Unavailable::new(format!(
+        "{}: `{field}` on the `{kind}` line is not a number in its range",
+        path.display()
+    ))
+}
+
+fn explain(error: &ReadError, path: &Path) -> Unavailable {
+    let path_text = path.display();
+    if error.is_unsupported() {
+        Unavailable::new(format!("{path_text}: PSI is switched off: boot with psi=1"))
+    } else if error.is_not_found() {
+        Unavailable::new(format!(
+            "{path_text} is not there: the kernel has no PSI (CONFIG_PSI, psi=1), or the cgroup is gone or has \
+             cgroup.pressure off"
+        ))
+    } else {
+        error.at(path)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use super::*;
+use crate::sensors::testing::{Bench, RealCgroup, signal};
+
+const V6_18: &str = include_str!("../fixtures/linux-6.18/proc/pressure/memory");
+/// Before 5.13 the CPU file has no `full` line.
+const CPU_5_10: &str = include_str!("../fixtures/linux-5.10/unified/web/cpu.pressure");
+
+fn psi(resource: PsiResource, full: bool, window: PsiWindow) -> SignalSource {
+    SignalSource::Psi { resource, full, window }
+}
+
+fn over(seconds: u64) -> PsiWindow {
+    PsiWindow::Over(Duration::from_secs(seconds))
+}
+
+fn lines(some_us: u64, full_us: u64) -> String {
+    format!(
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total={some_us}\n\
+         full avg10=0.00 avg60=0.00 avg300=0.00 total={full_us}\n"
+    )
+}
+
+fn memory_bench() -> Bench {
+    Bench::new([
+        signal("some", psi(PsiResource::Memory, false, over(1))),
+        signal("full", psi(PsiResource::Memory, true, over(1))),
+    ])
+}
+
+#[test]
+fn stall_time_over_the_window_in_percent() {
+    let mut bench = memory_bench();
+    for tick in 0..=10 {
+        bench.write("proc/pressure/memory", &lines(5_000_000 + tick * 25_000, 7_000 + tick * 10_000));
+        bench.tick(tick * 100);
+        assert_eq!(bench.value("some", "host").is_ok(), tick >= 5, "half a window first");
+    }
+    assert_eq!(bench.value("some", "host"), Ok(25.0));
+    assert_eq!(bench.value("full", "host"), Ok(10.0));
+}
+
+#[test]
+fn a_stall_shows_within_two_ticks() {
+    let mut bench = memory_bench();
+    for tick in 0..=20 {
+        bench.write("proc/pressure/memory", &lines(0, 0));
+        bench.tick(tick * 100);
+    }
+    bench.write("proc/pressure/memory", &lines(100_000, 50_000));
+    bench.tick(2_100);
+    assert_eq!(bench.value("some", "host"), Ok(10.0), "the moderate threshold");
+    assert_eq!(bench.value("full", "host"), Ok(5.0));
+}
+
+#[test]
+fn more_than_the_whole_time_is_the_whole_time() {
+    let mut bench = memory_bench();
+    bench.write("proc/pressure/memory", &lines(0, 0));
+    bench.tick(0);
+    bench.write("proc/pressure/memory", &lines(1_000_900, 0));
+    bench.tick(1_000);
+    assert_eq!(bench.value("some", "host"), Ok(100.0));
+}
+
+#[test]
+fn the_kernels_averages_are_passed_on() {
+    let mut bench = Bench::new([
+        signal("ten", psi(PsiResource::Io, false, PsiWindow::Avg10)),
+        signal("sixty", psi(PsiResource::Io, true, PsiWindow::Avg60)),
+        signal("long", psi(PsiResource::Io, false, PsiWindow::Avg300)),
+    ]);
+    bench.write(
+        "proc/pressure/io",
+        "some avg10=71.43 avg60=37.41 avg300=11.39 total=95\nfull avg10=60.02 avg60=33.36 avg300=10.05 total=80\n",
+    );
+    bench.tick(0);
+    assert_eq!(bench.value("ten", "host"), Ok(71.43));
+    assert_eq!(bench.value("sixty", "host"), Ok(33.36));
+    assert_eq!(bench.value("long", "host"), Ok(11.39));
+}
+
+#[test]
+fn a_cpu_file_without_a_full_line_is_no_zero() {
+    let mut bench = Bench::new([
+        signal("some", psi(PsiResource::Cpu, false, PsiWindow::Avg10)),
+        signal("full", psi(PsiResource::Cpu, true, PsiWindow::Avg10)),
+    ]);
+    bench.write("proc/pressure/cpu", CPU_5_10);
+    bench.tick(0);
+    assert_eq!(bench.value("some", "host"), Ok(4.0));
+    assert!(bench.value("full", "host").unwrap_err().contains("`full` line"));
+}
+
+#[test]
+fn a_kernel_without_psi_is_told_from_one_where_it_is_off() {
+    let mut bench = memory_bench();
+    bench.tick(0);
+    assert!(bench.value("some", "host").unwrap_err().contains("CONFIG_PSI"));
+    let off = ReadError::Io(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    assert!(explain(&off, Path::new("/proc/pressure/cpu")).reason.contains("psi=1"));
+}
+
+#[test]
+fn a_failing_file_hides_no_other() {
+    let mut bench = Bench::new([
+        signal("memory", psi(PsiResource::Memory, false, PsiWindow::Avg10)),
+        signal("io", psi(PsiResource::Io, false, PsiWindow::Avg10)),
+    ]);
+    bench.write("proc/pressure/io", V6_18);
+    symlink("/proc/self/mem", bench.path("proc/pressure/memory")).unwrap();
+    bench.tick(0);
+    assert!(bench.value("memory", "host").unwrap_err().contains("os error 5"));
+    assert!(bench.value("io", "host").is_ok());
+    fs::remove_file(bench.path("proc/pressure/memory")).unwrap();
+    fs::create_dir(bench.path("proc/pressure/memory")).unwrap();
+    bench.tick(100);
+    assert!(bench.value("memory", "host").unwrap_err().contains("not a regular file"));
+}
+
+#[test]
+fn every_truncation_is_unavailable_or_right() {
+    let mut bench = Bench::new([signal("full", psi(PsiResource::Memory, true, PsiWindow::Avg300))]);
+    let text =
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=9.00 avg60=9.00 avg300=12.50 total=12\n";
+    let complete = text.find("12.50").unwrap();
+    for end in 0..complete {
+        bench.write("proc/pressure/memory", &text[..end]);
+        bench.tick(0);
+        assert!(bench.value("full", "host").is_err(), "{end}");
+    }
+    bench.write("proc/pressure/memory", text);
+    bench.tick(0);
+    assert_eq!(bench.value("full", "host"), Ok(12.5));
+}
+
+#[test]
+fn garbage_is_refused() {
+    for value in ["NaN", "inf", "-1.00", "101.00", "", "x"] {
+        let mut bench = Bench::new([signal("some", psi(PsiResource::Cpu, false, PsiWindow::Avg10))]);
+        bench.write("proc/pressure/cpu", &format!("some avg10={value} avg60=0.00 avg300=0.00 total=0\n"));
+        bench.tick(0);
+        assert!(bench.value("some", "host").is_err(), "{value}");
+    }
+}
+
+#[test]
+fn one_file_is_read_once_for_all_its_signals_and_each_has_its_own_window() {
+    let mut bench = Bench::new([
+        signal("fast", psi(PsiResource::Cpu, false, over(1))),
+        signal("slow", psi(PsiResource::Cpu, false, over(10))),
+    ]);
+    for tick in 0..=100 {
+        let stalled_us = tick.max(90) * 100_000;
+        bench.write("proc/pressure/cpu", &lines(stalled_us, 0));
+        bench.tick(tick * 100);
+    }
+    assert_eq!(bench.value("fast", "host"), Ok(100.0));
+    assert_eq!(bench.value("slow", "host"), Ok(10.0));
+}
+
+#[test]
+fn the_running_kernel_is_understood_or_says_why_not() {
+    let signals = [signal("cpu", psi(PsiResource::Cpu, false, PsiWindow::Avg10))];
+    let mut sensors = crate::sensors::Sensors::new(Path::new("/"), &signals);
+    let readings = sensors.read(Duration::ZERO, std::time::UNIX_EPOCH, &[]);
+    match &readings[0].value {
+        Ok(percent) => assert!((0.0..=100.0).contains(percent)),
+        Err(error) => assert!(error.reason.contains("PSI"), "{error}"),
+    }
+}
+
+#[test]
+fn a_real_cgroup_is_read_and_says_when_its_pressure_is_off() {
+    let Some(cgroup) = RealCgroup::unified("psi") else {
+        return eprintln!("skipped: no writable cgroup v2");
+    };
+    let file = cgroup.path().join("cpu.pressure");
+    let signal = Pressure { name: Arc::from("cpu"), full: false, window: PsiWindow::Avg10 };
+    let workloads = crate::sensors::workloads::Workloads::new(Path::new("/"));
+    let context =
+        Context { now: Duration::ZERO, wall: std::time::UNIX_EPOCH, listeners: &[], workloads: &workloads };
+    let mut source = Source::default();
+    match source.read(&file) {
+        Ok(text) => assert!(signal.value(text, &file, None, &context).is_ok()),
+        Err(error) => assert!(explain(&error, &file).reason.contains("PSI")),
+    }
+    // Since 6.1 it can be switched off for one cgroup.
+    if fs::write(cgroup.path().join("cgroup.pressure"), "0").is_ok() {
+        let error = source.read(&file).unwrap_err();
+        assert!(explain(&error, &file).reason.contains("cgroup.pressure"), "{error:?}");
+    }
+}

@@ -1,0 +1,157 @@
+//! What a sensor says: one number for one signal at one scope, or why there is none.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::config::model::FileScope;
+
+/// Whom a reading or a level is about. `host` sorts first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// The whole host.
+    Host,
+    /// A workload: a cgroup, its path below the cgroup mount, with a leading slash.
+    Cgroup(PathBuf),
+    /// The listeners of one port.
+    Port(u16),
+}
+
+impl Scope {
+    /// The scope of a cgroup, however its path is written.
+    #[must_use]
+    pub fn cgroup(path: &Path) -> Self {
+        let mut absolute = PathBuf::from("/");
+        absolute.extend(path.components().filter(|part| matches!(part, Component::Normal(_))));
+        Self::Cgroup(absolute)
+    }
+}
+
+impl From<&FileScope> for Scope {
+    fn from(scope: &FileScope) -> Self {
+        match scope {
+            FileScope::Host => Self::Host,
+            FileScope::Port(port) => Self::Port(*port),
+            FileScope::Cgroup(path) => Self::cgroup(path),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Cgroup(path) => write!(f, "cgroup:{}", path.display()),
+            Self::Port(port) => write!(f, "port:{port}"),
+        }
+    }
+}
+
+/// A text that names no scope.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no scope: write `host`, `port:N` with N from 1 to 65535, or `cgroup:PATH`")]
+pub struct ScopeError(String);
+
+impl FromStr for Scope {
+    type Err = ScopeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ScopeError(text.to_owned());
+        if text == "host" {
+            return Ok(Self::Host);
+        }
+        if let Some(port) = text.strip_prefix("port:") {
+            let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| digits && *port != 0);
+            return port.map(Self::Port).ok_or_else(error);
+        }
+        match text.strip_prefix("cgroup:") {
+            Some(path) if !path.is_empty() && !path.split('/').any(|part| part == "..") => {
+                Ok(Self::cgroup(Path::new(path)))
+            }
+            _ => Err(error()),
+        }
+    }
+}
+
+/// Why there is no number. The reason does not change while its cause stays, so that a change is worth a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unavailable {
+    /// One sentence: what is missing and, where known, what to do.
+    pub reason: String,
+}
+
+impl Unavailable {
+    /// For that reason.
+    #[must_use]
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+/// One signal at one scope, now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// Name of the signal.
+    pub signal: Arc<str>,
+    /// Whom it is about.
+    pub scope: Scope,
+    /// The number, in the unit of the signal; always finite.
+    pub value: Result<f64, Unavailable>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn scopes_are_spelled_and_read_back() {
+        for (text, scope) in [
+            ("host", Scope::Host),
+            ("port:8080", Scope::Port(8080)),
+            ("cgroup:/a/b.service", Scope::Cgroup(PathBuf::from("/a/b.service"))),
+        ] {
+            assert_eq!(scope.to_string(), text);
+            assert_eq!(text.parse(), Ok(scope));
+        }
+        assert_eq!("cgroup:a//b/".parse(), Ok(Scope::Cgroup(PathBuf::from("/a/b"))));
+    }
+
+    #[test]
+    fn what_is_no_scope_is_refused() {
+        for text in [
+            "",
+            "Host",
+            "port",
+            "port:",
+            "port:0",
+            "port:65536",
+            "port:+8",
+            "port:8080x",
+            "cgroup:",
+            "cgroup:a/../b",
+        ] {
+            assert!(text.parse::<Scope>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_host_sorts_first() {
+        let mut scopes = [Scope::Port(1), Scope::Cgroup(PathBuf::from("/")), Scope::Host];
+        scopes.sort();
+        assert_eq!(scopes[0], Scope::Host);
+    }
+
+    proptest! {
+        #[test]
+        fn any_scope_survives_its_text(path in "(/[a-z.@-]{1,8}){1,4}", port in 1u16..) {
+            for scope in [Scope::cgroup(Path::new(&path)), Scope::Port(port)] {
+                prop_assert_eq!(scope.to_string().parse::<Scope>(), Ok(scope));
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The growth of a counter over a sliding window.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Samples are kept this many to a window, however fast the ticks are.
+const SAMPLES_PER_WINDOW: u32 = 64;
+
+/// A counter's recent past. A counter that falls (a reset, a new cgroup of the same name) starts afresh.
+#[derive(Debug)]
+pub(crate) struct CounterWindow {
+    length: Duration,
+    samples: VecDeque<(Duration, u64)>,
+    last: u64,
+}
+
+impl CounterWindow {
+    pub(crate) fn new(length: Duration) -> Self {
+        Self { length, samples: VecDeque::new(), last: 0 }
+    }
+
+    /// Takes the counter's value and returns its growth per second over the window, as near to its length as the
+    /// samples allow; `None` before half a window has passed, since that little says nothing yet.
+    pub(crate) fn push(&mut self, now: Duration, total: u64) -> Option<f64> {
+        if total < self.last {
+            self.samples.clear();
+        }
+        self.last = total;
+        while self.samples.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= self.length) {
+            self.samples.pop_front();
+        }
+        let rate = self.rate(now, total);
+        let spacing = self.length / SAMPLES_PER_WINDOW;
+        if self.samples.back().is_none_or(|(at, _)| now.saturating_sub(*at) > spacing) {
+            self.samples.push_back((now, total));
+        }
+        rate
+    }
+
+    fn rate(&self, now: Duration, total: u64) -> Option<f64> {
+        // After a gap the front may be far older than the window; its successor is then the better base.
+        let (elapsed, base) = self
+            .samples
+            .iter()
+            .take(2)
+            .map(|(at, base)| (now.saturating_sub(*at), *base))
+            .filter(|(elapsed, _)| !elapsed.is_zero() && *elapsed >= self.length / 2)
+            .min_by_key(|(elapsed, _)| elapsed.abs_diff(self.length))?;
+        Some(total.saturating_sub(base) as f64 / elapsed.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn growth_is_divided_by_the_time_it_took() {
+        let mut window = CounterWindow::new(ms(1_000));
+        assert_eq!(window.push(ms(0), 7_000), None);
+        assert_eq!(window.push(ms(400), 7_000), None, "less than half a window");
+        assert_eq!(window.push(ms(500), 7_100), Some(200.0));
+        assert_eq!(window.push(ms(1_000), 7_500), Some(500.0));
+        assert_eq!(window.push(ms(2_000), 7_500), Some(0.0));
+    }
+
+    #[test]
+    fn a_step_shows_at_the_next_tick() {
+        let mut window = CounterWindow::new(ms(1_000));
+        for tick in 0..20 {
+            window.push(ms(tick * 100), 0);
+        }
+        assert_eq!(window.push(ms(2_000), 50), Some(50.0));
+        assert_eq!(window.push(ms(2_100), 150), Some(150.0));
+    }
+
+    #[test]
+    fn a_counter_that_falls_starts_afresh() {
+        let mut window = CounterWindow::new(ms(1_000));
+        window.push(ms(0), 1_000_000);
+        window.push(ms(1_000), 2_000_000);
+        assert_eq!(window.push(ms(1_100), 5), None);
+        assert_eq!(window.push(ms(2_100), 15), Some(10.0));
+    }
+
+    #[test]
+    fn after_a_gap_the_past_before_it_is_soon_forgotten() {
+        let mut window = CounterWindow::new(ms(1_000));
+        window.push(ms(0), 0);
+        assert_eq!(window.push(ms(30_000), 30_000), Some(1_000.0), "all there is");
+        assert_eq!(window.push(ms(30_500), 30_000), Some(0.0));
+    }
+
+    #[test]
+    fn memory_is_bounded_however_fast_the_ticks_are() {
+        let mut window = CounterWindow::new(ms(1_000));
+        for tick in 0..10_000 {
+            window.push(ms(tick), tick);
+        }
+        assert!(window.samples.len() <= 70, "{}", window.samples.len());
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_never_exceeds_what_the_counter_can_grow(steps in prop::collection::vec((1u64..500, 0u64..=1_000), 1..200)) {
+            let mut window = CounterWindow::new(ms(1_000));
+            let (mut now, mut total) = (0, 0);
+            for (step, per_mille) in steps {
+                now += step;
+                total += step * per_mille;
+                if let Some(rate) = window.push(ms(now), total) {
+                    prop_assert!((0.0..=1_000_000.5).contains(&rate), "{}", rate);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Who owns the listening sockets of the policies' ports: cgroups and processes.
+
+mod holders;
+mod index;
+pub(crate) mod layout;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use procfs::{FromBufRead, ProcessCGroups};
+
+use self::holders::Holders;
+use self::index::CgroupIndex;
+use self::layout::Layout;
+use super::context::ListenerFact;
+use super::reading::Unavailable;
+use super::source::{Source, under};
+
+/// How often the cgroups of a process are read again, and the mounts where no hierarchy was found.
+const REFRESH: Duration = Duration::from_secs(10);
+
+/// A cgroup that owns a listener of a policy's port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// Its directory in cgroup v2.
+    pub unified: Option<PathBuf>,
+    /// Its directory in the memory controller of cgroup v1.
+    pub memory_v1: Option<PathBuf>,
+}
+
+/// What `/proc/PID/cgroup` says, below the mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Membership {
+    unified: Option<PathBuf>,
+    memory_v1: Option<PathBuf>,
+}
+
+/// The owners of the listeners, kept up to date at a bounded cost per tick.
+#[derive(Debug)]
+pub struct Workloads {
+    root: PathBuf,
+    layout: Layout,
+    layout_read: Option<Duration>,
+    index: CgroupIndex,
+    holders: Holders,
+    memberships: BTreeMap<u32, (Duration, Membership)>,
+    listeners: BTreeSet<(u16, u32, Option<u64>)>,
+    workloads: BTreeMap<PathBuf, Workload>,
+    cgroups: BTreeMap<u16, BTreeSet<PathBuf>>,
+    processes: BTreeMap<u16, BTreeSet<u32>>,
+    unresolved: BTreeSet<u16>,
+}
+
+impl Workloads {
+    /// Reads below `root`, which is `/` but in tests.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            layout: Layout::default(),
+            layout_read: None,
+            index: CgroupIndex::default(),
+            holders: Holders::new(under(root, "proc")),
+            memberships: BTreeMap::new(),
+            listeners: BTreeSet::new(),
+            workloads: BTreeMap::new(),
+            cgroups: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            unresolved: BTreeSet::new(),
+        }
+    }
+
+    /// Every workload by its path below the cgroup mount. The root of a hierarchy is the host and not among them.
+    pub fn iter(&self) -> impl Iterator<Item = (&Path, &Workload)> {
+        self.workloads.iter().map(|(path, workload)| (path.as_path(), workload))
+    }
+
+    /// The workloads whose listeners serve this port; with a hybrid layout one listener may have two.
+    pub fn cgroups_of(&self, port: u16) -> impl Iterator<Item = &Path> {
+        self.cgroups.get(&port).into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// The processes that hold a listener of this port.
+    ///
+    /// # Errors
+    /// Where none is known: that it is still being looked for, or why it was not found.
+    pub fn processes_of(&self, port: u16) -> Result<&BTreeSet<u32>, Unavailable> {
+        if let Some(processes) = self.processes.get(&port) {
+            return Ok(processes);
+        }
+        let mut inodes = self.listeners.iter().filter(|(of, _, _)| *of == port).map(|(_, inode, _)| *inode);
+        Err(Unavailable::new(if !inodes.all(|inode| self.holders.has_searched(inode)) {
+            "the process that holds the listener is still being looked for".to_owned()
+        } else if self.holders.denied() > 0 {
+            "no process found that holds the listener; some may not be read: run with CAP_SYS_PTRACE"
+                .to_owned()
+        } else {
+            "no process found that holds the listener; it may run in another PID namespace: run with hostPID"
+                .to_owned()
+        }))
+    }
+
+    /// Ports with a listener whose cgroup could not be found below the mount.
+    #[must_use]
+    pub fn unresolved(&self) -> &BTreeSet<u16> {
+        &self.unresolved
+    }
+
+    /// Follows the listeners of this tick.
+    pub fn update(&mut self, now: Duration, listeners: &[ListenerFact]) {
+        let mut changed = self.find_layout(now);
+        let keys = listeners.iter().map(|fact| (fact.port, fact.inode, fact.cgroup_id)).collect();
+        if self.listeners != keys {
+            self.listeners = keys;
+            changed = true;
+        }
+        let inodes = self.listeners.iter().map(|(_, inode, _)| *inode).filter(|inode| *inode != 0).collect();
+        changed |= self.holders.update(now, &inodes);
+        if let Some(mount) = &self.layout.unified {
+            let ids = self.listeners.iter().filter_map(|(_, _, id)| *id).collect();
+            changed |= self.index.update(now, &mount.point, &ids);
+        }
+        changed |= self.read_memberships(now);
+        if changed {
+            self.rebuild();
+        }
+    }
+
+    fn find_layout(&mut self, now: Duration) -> bool {
+        let known = self.layout != Layout::default();
+        if known || self.layout_read.is_some_and(|at| now.saturating_sub(at) < REFRESH) {
+            return false;
+        }
+        self.layout_read = Some(now);
+        self.layout = Layout::detect(&self.root);
+        self.layout != Layout::default()
+    }
+
+    fn read_memberships(&mut self, now: Duration) -> bool {
+        let holding: BTreeSet<u32> =
+            self.listeners.iter().flat_map(|(_, inode, _)| self.holders.of(*inode)).collect();
+        let before = self.memberships.len();
+        self.memberships.retain(|pid, _| holding.contains(pid));
+        let mut changed = before != self.memberships.len();
+        let mut source = Source::default();
+        for pid in holding {
+            if self.memberships.get(&pid).is_some_and(|(at, _)| now.saturating_sub(*at) < REFRESH) {
+                continue;
+            }
+            let path = under(&self.root, format!("proc/{pid}/cgroup"));
+            let membership = source
+                .read(&path)
+                .map_or_else(|_| Membership::default(), |text| self.layout.membership(text));
+            changed |= self.memberships.get(&pid).is_none_or(|(_, known)| *known != membership);
+            self.memberships.insert(pid, (now, membership));
+        }
+        changed
+    }
+
+    fn rebuild(&mut self) {
+        self.workloads.clear();
+        self.cgroups.clear();
+        self.processes.clear();
+        self.unresolved.clear();
+        for (port, inode, id) in self.listeners.clone() {
+            let holders: Vec<u32> = self.holders.of(inode).collect();
+            let memberships: Vec<Membership> =
+                holders.iter().filter_map(|pid| Some(self.memberships.get(pid)?.1.clone())).collect();
+            let by_id = id.and_then(|id| self.index.path(id)).map(Path::to_owned);
+            let mut found = by_id.is_some();
+            if let Some(path) = by_id {
+                self.add_unified(port, &path);
+            } else if id.is_none_or(|id| self.index.is_missing(id)) {
+                // Where the kernel names no cgroup, or one that is gone, its process tells.
+                for path in memberships.iter().filter_map(|membership| membership.unified.as_deref()) {
+                    found = true;
+                    self.add_unified(port, path);
+                }
+            } else {
+                // Not yet found.
+                found = true;
+            }
+            for path in memberships.iter().filter_map(|membership| membership.memory_v1.as_deref()) {
+                found = true;
+                self.add_memory_v1(port, path);
+            }
+            if !found && self.holders.has_searched(inode) {
+                self.unresolved.insert(port);
+            }
+            if !holders.is_empty() {
+                self.processes.entry(port).or_default().extend(holders);
+            }
+        }
+    }
+
+    fn add_unified(&mut self, port: u16, path: &Path) {
+        let Some(mount) = &self.layout.unified else { return };
+        let directory = under(&mount.point, path);
+        if let Some(workload) = self.workload(port, path) {
+            workload.unified = Some(directory);
+        }
+    }
+
+    fn add_memory_v1(&mut self, port: u16, path: &Path) {
+        let Some(mount) = &self.layout.memory_v1 else { return };
+        let directory = under(&mount.point, path);
+        if let Some(workload) = self.workload(port, path) {
+            workload.memory_v1 = Some(directory);
+        }
+    }
+
+    fn workload(&mut self, port: u16, path: &Path) -> Option<&mut Workload> {
+        if path == Path::new("/") {
+            return None;
+        }
+        self.cgroups.entry(port).or_default().insert(path.to_owned());
+        Some(self.workloads.entry(path.to_owned()).or_default())
+    }
+}
+
+impl Layout {
+    fn membership(&self, text: &str) -> Membership {
+        let mut membership = Membership::default();
+        let Ok(cgroups) = ProcessCGroups::from_buf_read(text.as_bytes()) else { return membership };
+        for cgroup in cgroups {
+            let path = Path::new(&cgroup.pathname);
+            if cgroup.hierarchy == 0 {
+                membership.unified = self.unified.as_ref().and_then(|mount| mount.below(path));
+            } else if cgroup.controllers.iter().any(|controller| controller == "memory") {
+                membership.memory_v1 = self.memory_v1.as_ref().and_then(|mount| mount.below(path));
+            }
+        }
+        membership
+    }
+}
+
+#[cfg(test)]
+mod tests;

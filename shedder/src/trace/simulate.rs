@@ -1,0 +1,316 @@
+//! Replaying a trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use shedder_common::level::Level;
+
+use super::{Line, OFFERED_BELOW_QUOTA};
+use crate::config::model::{LevelRules, Signal};
+use crate::levels::{Levels, TransitionEvent};
+use crate::sensors::reading::{Reading, Scope, Unavailable};
+
+/// No line of a trace is longer.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// Width of the timeline, characters.
+const TIMELINE_COLUMNS: usize = 60;
+
+/// A trace that cannot be replayed, with the line.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// It cannot be read.
+    #[error("line {line}: {source}")]
+    Io {
+        /// Where reading ended.
+        line: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no reading in it.
+    #[error("the trace is empty")]
+    Empty,
+    /// A line is no reading.
+    #[error("line {line}: {reason}")]
+    Malformed {
+        /// Which.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The configuration has no such signal.
+    #[error("line {line}: unknown signal `{signal}`; {advice}")]
+    UnknownSignal {
+        /// Which line.
+        line: u64,
+        /// The name.
+        signal: String,
+        /// The nearest name, or where to add this one.
+        advice: String,
+    },
+    /// Time runs backwards.
+    #[error("line {line}: time goes back from {before} s to {t} s; sort the trace by `t`")]
+    ReversedTime {
+        /// Which line.
+        line: u64,
+        /// Its time, seconds.
+        t: f64,
+        /// The time before it, seconds.
+        before: f64,
+    },
+    /// For too long nothing was read.
+    #[error(
+        "line {line}: a gap of {gap} s before {t} s: signals are stale after {stale_after} s, so what happened \
+         meanwhile is not known; cut the trace there"
+    )]
+    Gap {
+        /// Which line.
+        line: u64,
+        /// Its time, seconds.
+        t: f64,
+        /// How long nothing was read, seconds.
+        gap: f64,
+        /// The shortest `stale_after`, seconds.
+        stale_after: f64,
+    },
+}
+
+/// What a replay brought.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Simulation {
+    /// Every step of every scope; times are those of the trace.
+    pub transitions: Vec<TransitionEvent>,
+    /// Time of the last tick.
+    pub end: Duration,
+    /// Number of ticks.
+    pub ticks: u64,
+}
+
+/// Replays a trace through the level code of the daemon, from `normal`. `each_tick` sees the levels after each tick.
+///
+/// # Errors
+/// [`TraceError`] at the first line that cannot be replayed.
+pub fn simulate(
+    trace: impl BufRead,
+    rules: &LevelRules,
+    signals: &[Signal],
+    mut each_tick: impl FnMut(Duration, &Levels),
+) -> Result<Simulation, TraceError> {
+    let mut reader = Reader::new(trace, signals);
+    let mut levels = Levels::new(rules, signals);
+    let mut simulation = Simulation::default();
+    while let Some(tick) = reader.tick()? {
+        let update = levels.update(tick.at, &tick.readings, |scope| tick.below_quota.contains(scope));
+        simulation.transitions.extend(update.transitions);
+        simulation.end = tick.at;
+        simulation.ticks = simulation.ticks.saturating_add(1);
+        each_tick(tick.at, &levels);
+    }
+    if simulation.ticks == 0 { Err(TraceError::Empty) } else { Ok(simulation) }
+}
+
+/// The lines with the same `t`.
+#[derive(Debug, Default)]
+struct Tick {
+    at: Duration,
+    readings: Vec<Reading>,
+    below_quota: BTreeSet<Scope>,
+}
+
+struct Reader<R> {
+    trace: R,
+    names: BTreeMap<String, Arc<str>>,
+    stale_after: Option<Duration>,
+    line: u64,
+    buffer: Vec<u8>,
+    /// The tick that is being read, complete once a line of a later one is seen.
+    current: Option<Tick>,
+}
+
+impl<R: BufRead> Reader<R> {
+    fn new(trace: R, signals: &[Signal]) -> Self {
+        let names = signals.iter().map(|signal| (signal.name.clone(), Arc::from(signal.name.as_str())));
+        let enabled = signals.iter().filter(|signal| signal.enabled);
+        Self {
+            trace,
+            names: names.collect(),
+            stale_after: enabled.map(|signal| signal.stale_after).min(),
+            line: 0,
+            buffer: Vec::new(),
+            current: None,
+        }
+    }
+
+    fn tick(&mut self) -> Result<Option<Tick>, TraceError> {
+        while let Some(line) = self.next_line()? {
+            let at = self.time(&line)?;
+            let reading = self.reading(&line)?;
+            let complete = match &self.current {
+                Some(tick) if tick.at == at => None,
+                _ => self.current.replace(Tick { at, ..Tick::default() }),
+            };
+            if let Some(tick) = &mut self.current {
+                if &*reading.signal == OFFERED_BELOW_QUOTA {
+                    if reading.value.is_ok_and(|value| value >= 1.0) {
+                        tick.below_quota.insert(reading.scope);
+                    }
+                } else {
+                    tick.readings.push(reading);
+                }
+            }
+            if complete.is_some() {
+                return Ok(complete);
+            }
+        }
+        Ok(self.current.take())
+    }
+
+    /// The next line that is not blank.
+    fn next_line(&mut self) -> Result<Option<Line>, TraceError> {
+        loop {
+            self.buffer.clear();
+            self.line = self.line.saturating_add(1);
+            let mut bounded = self.trace.by_ref().take(LINE_BYTES_MAX);
+            let read = bounded.read_until(b'\n', &mut self.buffer);
+            let read = read.map_err(|source| TraceError::Io { line: self.line, source })?;
+            if read == 0 {
+                return Ok(None);
+            }
+            if u64::try_from(read).is_ok_and(|read| read >= LINE_BYTES_MAX) {
+                return Err(self.malformed(format!("longer than {LINE_BYTES_MAX} bytes")));
+            }
+            if self.buffer.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            return match serde_json::from_slice(self.buffer.trim_ascii_end()) {
+                Ok(line) => Ok(Some(line)),
+                Err(error) => {
+                    Err(self.malformed(format!("column {}: {}", error.column(), without_place(&error))))
+                }
+            };
+        }
+    }
+
+    fn malformed(&self, reason: impl Into<String>) -> TraceError {
+        TraceError::Malformed { line: self.line, reason: reason.into() }
+    }
+
+    fn time(&self, line: &Line) -> Result<Duration, TraceError> {
+        let at = Duration::try_from_secs_f64(line.t)
+            .map_err(|_| self.malformed(format!("`t` is {}, not seconds from the start", line.t)))?;
+        let Some(before) = self.current.as_ref().map(|tick| tick.at) else { return Ok(at) };
+        let Some(gap) = at.checked_sub(before) else {
+            return Err(TraceError::ReversedTime {
+                line: self.line,
+                t: line.t,
+                before: before.as_secs_f64(),
+            });
+        };
+        match self.stale_after {
+            Some(stale_after) if gap > stale_after => Err(TraceError::Gap {
+                line: self.line,
+                t: line.t,
+                gap: gap.as_secs_f64(),
+                stale_after: stale_after.as_secs_f64(),
+            }),
+            _ => Ok(at),
+        }
+    }
+
+    fn reading(&self, line: &Line) -> Result<Reading, TraceError> {
+        let signal = match self.names.get(&line.signal) {
+            Some(name) => Arc::clone(name),
+            None if line.signal == OFFERED_BELOW_QUOTA => Arc::from(OFFERED_BELOW_QUOTA),
+            None => return Err(self.unknown(&line.signal)),
+        };
+        let scope = line.scope.parse().map_err(|error| self.malformed(format!("`scope`: {error}")))?;
+        let value = line.value.ok_or_else(|| Unavailable::new("unavailable when it was recorded"));
+        Ok(Reading { signal, scope, value })
+    }
+
+    fn unknown(&self, signal: &str) -> TraceError {
+        let distance = |name: &&String| strsim::damerau_levenshtein(name, signal);
+        let nearest = self.names.keys().min_by_key(distance).filter(|name| distance(name) <= 3);
+        let advice = match nearest {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => format!("add [signals.{signal}] to the configuration or take its lines out"),
+        };
+        TraceError::UnknownSignal { line: self.line, signal: signal.to_owned(), advice }
+    }
+}
+
+/// serde_json appends the place within the text it was given, which is one line.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rfind(" at line ").and_then(|end| text.get(..end)).unwrap_or(&text).to_owned()
+}
+
+/// A transition as `--json` prints it.
+#[derive(Serialize)]
+struct TransitionLine<'a> {
+    t: f64,
+    scope: String,
+    from: &'static str,
+    to: &'static str,
+    signal: &'a str,
+}
+
+impl Simulation {
+    /// One line of JSON per transition: `{"t", "scope", "from", "to", "signal"}`.
+    ///
+    /// # Errors
+    /// Never for what a replay brought; a number that JSON cannot hold would be one.
+    pub fn json_lines(&self) -> serde_json::Result<String> {
+        let mut lines = String::new();
+        for event in &self.transitions {
+            lines.push_str(&serde_json::to_string(&TransitionLine {
+                t: event.at.as_secs_f64(),
+                scope: event.scope.to_string(),
+                from: event.from.name(),
+                to: event.to.name(),
+                signal: &event.signal,
+            })?);
+            lines.push('\n');
+        }
+        Ok(lines)
+    }
+
+    /// The transitions and, for each scope that has any, a timeline: `.` normal, `m` moderate, `H` high, `E` emergency.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for event in &self.transitions {
+            let (t, from, to) = (event.at.as_secs_f64(), event.from.name(), event.to.name());
+            lines.push(format!("{t:>12.3} s  {}  {from} -> {to}  ({})", event.scope, event.signal));
+        }
+        let scopes: BTreeSet<&Scope> = self.transitions.iter().map(|event| &event.scope).collect();
+        lines.extend(scopes.into_iter().map(|scope| format!("{}  {scope}", self.timeline(scope))));
+        let (seconds, steps) = (self.end.as_secs_f64(), self.transitions.len());
+        lines.push(format!("{} ticks in {seconds:.3} s, {steps} transitions\n", self.ticks));
+        lines.join("\n")
+    }
+
+    /// The highest level of the scope in each slice of the trace.
+    fn timeline(&self, scope: &Scope) -> String {
+        let mut events = self.transitions.iter().filter(|event| event.scope == *scope).peekable();
+        let mut level = Level::Normal;
+        let mut line = String::with_capacity(TIMELINE_COLUMNS);
+        for column in 1..=TIMELINE_COLUMNS {
+            let until = self.end.mul_f64(column as f64 / TIMELINE_COLUMNS as f64);
+            let mut highest = level;
+            while let Some(event) = events.next_if(|event| event.at <= until || column == TIMELINE_COLUMNS) {
+                level = event.to;
+                highest = highest.max(level);
+            }
+            line.push(match highest {
+                Level::Normal => '.',
+                Level::Moderate => 'm',
+                Level::High => 'H',
+                Level::Emergency => 'E',
+            });
+        }
+        line
+    }
+}

@@ -1,0 +1,234 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use shedder_common::level::{LEVELS, Level};
+
+use super::*;
+use crate::config::model::{LevelRules, OnLoss, Signal, SignalSource, Threshold};
+use crate::levels::Levels;
+use crate::sensors::reading::{Reading, Scope, Unavailable};
+
+fn rules() -> LevelRules {
+    LevelRules {
+        hold: Duration::from_secs(1),
+        max_hold: Duration::from_secs(5),
+        ramp: Duration::ZERO,
+        stale_after: Duration::from_secs(2),
+        on_loss: OnLoss::Ignore,
+    }
+}
+
+fn signal(name: &str, enter: f64, exit: f64) -> Signal {
+    let mut thresholds = [None; LEVELS];
+    thresholds[Level::Moderate.index()] = Some(Threshold { enter, exit });
+    thresholds[Level::High.index()] = Some(Threshold { enter: enter + 0.05, exit: exit + 0.05 });
+    Signal {
+        name: name.to_owned(),
+        source: SignalSource::Memory,
+        enabled: true,
+        thresholds,
+        rise_after: Duration::ZERO,
+        stale_after: Duration::from_secs(2),
+        on_loss: OnLoss::Ignore,
+    }
+}
+
+fn signals() -> Vec<Signal> {
+    vec![signal("memory", 0.92, 0.88), signal("fds", 0.80, 0.70)]
+}
+
+fn run(trace: &str) -> Result<Simulation, TraceError> {
+    simulate(trace.as_bytes(), &rules(), &signals(), |_, _| {})
+}
+
+fn error(trace: &str) -> String {
+    run(trace).unwrap_err().to_string()
+}
+
+fn line(t: f64, value: &str) -> String {
+    format!("{{\"t\":{t},\"signal\":\"memory\",\"scope\":\"host\",\"value\":{value}}}\n")
+}
+
+#[test]
+fn a_trace_gives_its_transitions() {
+    let trace: String = (0u32..=40)
+        .map(|tick| line(f64::from(tick) / 10.0, if tick == 5 { "0.92" } else { "0.5" }))
+        .collect();
+    let mut ticks = 0;
+    let simulation = simulate(trace.as_bytes(), &rules(), &signals(), |_, levels| {
+        ticks += 1;
+        assert!(levels.level(&Scope::Host) <= Level::Moderate);
+    })
+    .unwrap();
+    assert_eq!(ticks, 41);
+    assert_eq!(
+        simulation.json_lines().unwrap(),
+        "{\"t\":0.5,\"scope\":\"host\",\"from\":\"normal\",\"to\":\"moderate\",\"signal\":\"memory\"}\n\
+         {\"t\":1.6,\"scope\":\"host\",\"from\":\"moderate\",\"to\":\"normal\",\"signal\":\"memory\"}\n"
+    );
+    let text = simulation.text();
+    assert!(text.contains("0.500 s  host  normal -> moderate  (memory)"), "{text}");
+    assert!(
+        text.contains(&format!("{}{}{}  host\n", ".".repeat(7), "m".repeat(17), ".".repeat(36))),
+        "{text}"
+    );
+    assert!(text.ends_with("41 ticks in 4.000 s, 2 transitions\n"), "{text}");
+}
+
+#[test]
+fn what_was_unavailable_is_unavailable() {
+    let mut trace = line(0.0, "0.92");
+    trace.extend((1u32..=40).map(|tick| line(f64::from(tick) / 10.0, "null")));
+    let simulation = run(&trace).unwrap();
+    assert_eq!(simulation.transitions.len(), 2, "lost after 2 s, down after 1 s more");
+    assert_eq!(simulation.transitions[1].at, Duration::from_secs(3));
+}
+
+#[test]
+fn errors_name_their_line() {
+    let good = line(0.0, "0.5");
+    for (bad, expected) in [
+        (
+            "{\"t\":1,\"signal\":\"memry\",\"scope\":\"host\",\"value\":1}",
+            "line 2: unknown signal `memry`; did you mean `memory`?",
+        ),
+        (
+            "{\"t\":1,\"signal\":\"queue_age\",\"scope\":\"host\",\"value\":1}",
+            "line 2: unknown signal `queue_age`; add [signals.queue_age]",
+        ),
+        (
+            "{\"t\":1,\"signal\":\"memory\",\"scope\":\"port:0\",\"value\":1}",
+            "line 2: `scope`: `port:0` is no scope",
+        ),
+        ("{\"t\":1,\"signal\":\"memory\",\"scope\":\"host\"}", "line 2: column 40: missing field `value`"),
+        (
+            "{\"t\":1,\"signal\":\"memory\",\"scope\":\"host\",\"value\":1,\"x\":2}",
+            "line 2: column 53: unknown field `x`",
+        ),
+        (
+            "{\"t\":1,\"signal\":\"memory\",\"scope\":\"host\",\"value\":\"1\"}",
+            "line 2: column 51: invalid type",
+        ),
+        ("{\"t\":-1,\"signal\":\"memory\",\"scope\":\"host\",\"value\":1}", "line 2: `t` is -1"),
+        ("{\"t\":1e300,\"signal\":\"memory\",\"scope\":\"host\",\"value\":1}", "line 2: `t` is 1"),
+        ("{\"t\":1,\"signal\":\"mem", "line 2: column 20: EOF"),
+        ("garbage", "line 2: column 1: expected value"),
+        ("\u{0}", "line 2: column 1: expected value"),
+    ] {
+        let error = error(&format!("{good}{bad}\n"));
+        assert!(error.starts_with(expected), "{bad}: {error}");
+    }
+    assert_eq!(error(""), "the trace is empty");
+    assert_eq!(error("\n \n"), "the trace is empty");
+    let long = format!("{good}{}\n", " ".repeat(70_000));
+    assert!(error(&long).starts_with("line 2: longer than"));
+}
+
+#[test]
+fn reversed_time_and_gaps_are_errors() {
+    let reversed = [line(1.0, "0.5"), line(1.1, "0.5"), line(1.0, "0.5")].concat();
+    assert!(error(&reversed).starts_with("line 3: time goes back from 1.1 s to 1 s"));
+    let gap = [line(1.0, "0.5"), line(3.0, "0.5"), line(5.1, "0.5")].concat();
+    assert!(error(&gap).starts_with("line 3: a gap of 2.1 s before 5.1 s: signals are stale after 2 s"));
+}
+
+#[test]
+fn a_signal_that_is_switched_off_is_passed_over() {
+    let mut off = signals();
+    off[0].enabled = false;
+    let simulation = simulate(line(0.0, "0.99").as_bytes(), &rules(), &off, |_, _| {}).unwrap();
+    assert!(simulation.transitions.is_empty());
+}
+
+fn reading(value: Result<f64, Unavailable>) -> Reading {
+    Reading { signal: Arc::from("memory"), scope: Scope::Host, value }
+}
+
+#[test]
+fn a_recording_is_of_bounded_size_and_ends_with_a_whole_tick() {
+    let tick = [reading(Ok(0.25)), reading(Err(Unavailable::new("gone")))];
+    let size = |ticks: u64| {
+        let mut recorder = Recorder::new(Vec::new(), 1_000);
+        let results: Vec<_> = (0..ticks)
+            .map(|tick_index| recorder.record(Duration::from_secs(tick_index), &tick, []).unwrap())
+            .collect();
+        (recorder.into_inner(), results)
+    };
+    let (trace, results) = size(100);
+    assert!(trace.len() <= 1_000 && trace.len() > 800, "{}", trace.len());
+    assert_eq!(results.first(), Some(&Recorded::Written));
+    assert_eq!(results.last(), Some(&Recorded::Full));
+    let text = String::from_utf8(trace).unwrap();
+    assert_eq!(text.lines().count() % 2, 0);
+    assert!(
+        text.starts_with("{\"t\":0.0,\"signal\":\"memory\",\"scope\":\"host\",\"value\":0.25}\n"),
+        "{text}"
+    );
+    assert!(text.ends_with("\"value\":null}\n"));
+    let mut recorder = Recorder::new(Vec::new(), 100);
+    assert_eq!(recorder.record(Duration::ZERO, &tick, []).unwrap(), Recorded::Full);
+    assert_eq!(
+        recorder.record(Duration::ZERO, &tick[..1], []).unwrap(),
+        Recorded::Full,
+        "no tick after a gap"
+    );
+}
+
+#[test]
+fn a_recording_that_cannot_be_written_says_so() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let error = Recorder::new(full, 1_000).record(Duration::ZERO, &[reading(Ok(1.0))], []).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What was recorded of a live run replays to the same transitions at the same times.
+    #[test]
+    fn a_recorded_run_replays_to_the_same_transitions(
+        start_ms in 0u64..10_000_000,
+        runs in prop::collection::vec(
+            (1u64..25, prop::option::weighted(0.9, 0.6f64..1.0), prop::option::weighted(0.9, 0.6f64..1.0), any::<bool>()),
+            1..30,
+        ),
+        jitter_ns in prop::collection::vec(0u64..50_000_000, 16),
+    ) {
+        let mut levels = Levels::new(&rules(), &signals());
+        let mut recorder = Recorder::new(Vec::new(), u64::MAX);
+        let start = Duration::from_millis(start_ms);
+        let mut now = start;
+        let mut live = Vec::new();
+        let workload = Scope::cgroup(Path::new("/a \"b\"/ü.service"));
+        for (index, (ticks, memory, fds, calm)) in runs.iter().enumerate() {
+            for _ in 0..*ticks {
+                let of = |signal: &str, scope: &Scope, value: &Option<f64>| Reading {
+                    signal: Arc::from(signal),
+                    scope: scope.clone(),
+                    value: value.ok_or_else(|| Unavailable::new("lost")),
+                };
+                let readings = [of("memory", &Scope::Host, memory), of("fds", &workload, fds), of("fds", &Scope::Port(80), memory)];
+                let below = if *calm { BTreeSet::from([Scope::Host, workload.clone()]) } else { BTreeSet::new() };
+                live.extend(levels.update(now, &readings, |scope| below.contains(scope)).transitions);
+                recorder.record(now, &readings, &below).unwrap();
+                now += Duration::from_millis(100) + Duration::from_nanos(jitter_ns[index % 16]);
+            }
+        }
+        for event in &mut live {
+            event.at -= start;
+        }
+        let trace = recorder.into_inner();
+        let simulation = simulate(trace.as_slice(), &rules(), &signals(), |_, _| {}).unwrap();
+        prop_assert_eq!(simulation.transitions, live);
+    }
+
+    /// No input is a surprise.
+    #[test]
+    fn any_bytes_are_a_trace_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let result = simulate(bytes.as_slice(), &rules(), &signals(), |_, _| {});
+        prop_assert!(result.is_err());
+    }
+}
