@@ -1,6 +1,6 @@
 //! The daemon's clock: the only place that reads one.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
@@ -19,6 +19,15 @@ pub fn coarse_resolution() -> Duration {
         u64::try_from(resolution.tv_sec).unwrap_or(0),
         u32::try_from(resolution.tv_nsec).unwrap_or(0),
     )
+}
+
+/// Wall time, to be compared with the times of files and nothing else.
+#[must_use]
+pub fn wall() -> SystemTime {
+    let now = clock_gettime(ClockId::Realtime);
+    let since_epoch =
+        Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0));
+    SystemTime::UNIX_EPOCH + since_epoch
 }
 
 /// Nanoseconds, as the kernel counts them.

@@ -1,17 +1,17 @@
 //! One tick: read everything, decide once, write once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use shedder_common::address::Address;
-use shedder_common::class::CLASSES;
 use shedder_common::control::Mode;
 use shedder_common::gcra::Rate;
-use shedder_common::level::Level;
 
 use super::clock;
 use super::interfaces::Interfaces;
 use super::policies::Policies;
+use super::pressure::Pressure;
 use super::reconcile::{Observation, Reconciler};
 use super::report::{self, PortFacts};
 use super::sources::source_table;
@@ -20,18 +20,16 @@ use crate::control::protocol::{Command, LevelChoice, Payload, Refusal};
 use crate::datapath::{Counters, Datapath, Rules};
 use crate::kernel::doctor::needs_reset;
 use crate::kernel::support::KernelSupport;
+use crate::levels::Update;
 use crate::net::addresses;
 use crate::net::changes::Changed;
 use crate::net::sockets::{Listener, SocketTables};
-use crate::quota::{self, Demand, QuotaTable};
-use crate::snapshot::{AcceptQueue, SNAPSHOT_VERSION, ScopeLevel, Snapshot, TICK_BOUNDS_SECONDS, Ticks};
+use crate::quota::{self, QuotaTable};
+use crate::snapshot::{AcceptQueue, SNAPSHOT_VERSION, Snapshot, TICK_BOUNDS_SECONDS, Ticks};
 
 /// How often the socket table is compared with the counts while they agree, and while they do not.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(10);
 const RECONCILE_SOON: Duration = Duration::from_secs(1);
-
-/// How often listeners are looked at.
-const LISTENERS_PERIOD: Duration = Duration::from_millis(500);
 
 /// How often interfaces that could not be attached are tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
@@ -50,7 +48,7 @@ pub(super) struct ControlLoop {
     reconciler: Reconciler,
     listeners: Vec<Listener>,
     mode: Mode,
-    level: PinnedLevel,
+    pressure: Pressure,
     written: Option<(QuotaTable, Mode)>,
     counters: Counters,
     ticks: Ticks,
@@ -64,7 +62,6 @@ pub(super) struct ControlLoop {
 #[derive(Debug, Default)]
 struct Due {
     reconcile: Duration,
-    listeners: Duration,
     retry: Duration,
 }
 
@@ -75,26 +72,18 @@ struct Dirty {
     addresses: bool,
 }
 
-/// The level that an operator chose; pressure is not measured yet.
-#[derive(Debug, Default)]
-struct PinnedLevel {
-    level: Level,
-    since: Duration,
-    until: Option<Duration>,
-    pinned: bool,
-}
-
 impl ControlLoop {
     /// Attaches, then puts the first quota table in force.
     pub(super) fn start(config: Config, datapath: Datapath) -> anyhow::Result<Self> {
         let now = clock::monotonic();
         let sockets = SocketTables::open().map_err(|error| tracing::warn!("{error}.")).ok();
-        let support = KernelSupport::read(std::path::Path::new("/"), &config.daemon.bpffs);
+        let support = KernelSupport::read(Path::new("/"), &config.daemon.bpffs);
         let ticks = Ticks {
             interval_seconds: config.daemon.tick.as_secs_f64(),
             buckets: vec![0; TICK_BOUNDS_SECONDS.len() + 1],
             ..Ticks::default()
         };
+        let pressure = Pressure::new(Path::new("/"), &config);
         let mut control_loop = Self {
             mode: config.mode,
             policies: Policies::new(config.clone()),
@@ -107,7 +96,7 @@ impl ControlLoop {
             local: BTreeSet::new(),
             reconciler: Reconciler::default(),
             listeners: Vec::new(),
-            level: PinnedLevel { since: now, ..PinnedLevel::default() },
+            pressure,
             written: None,
             counters: Counters::default(),
             ticks,
@@ -153,7 +142,9 @@ impl ControlLoop {
         self.mode = config.mode;
         self.policies.reload(config);
         self.config = self.policies.effective();
-        self.due.listeners = Duration::ZERO;
+        let now = clock::monotonic();
+        let transitions = self.pressure.set_config(now, &self.config);
+        tell(&Update { transitions, availability: Vec::new() });
         self.sync_sources();
         self.dirty.links = true;
         tracing::info!("The configuration is read again; mode {}.", self.mode.name());
@@ -167,14 +158,10 @@ impl ControlLoop {
             tracing::warn!("A change was not confirmed in time and is taken back.");
             self.config = self.policies.effective();
         }
-        if self.level.until.is_some_and(|until| now >= until) {
-            tracing::info!("The operator's level ends.");
-            self.level = PinnedLevel { since: now, ..PinnedLevel::default() };
-        }
-        if now >= self.due.listeners {
-            self.due.listeners = now + LISTENERS_PERIOD;
-            self.look_at_listeners();
-        }
+        self.look_at_listeners();
+        let readings = self.pressure.read(now, clock::wall(), &self.listeners);
+        let update = self.pressure.judge(now, &readings, &self.config, &self.counters);
+        tell(&update);
         self.write_quotas(now);
         if now >= self.due.reconcile || self.has_new_policies() {
             self.reconcile();
@@ -225,7 +212,10 @@ impl ControlLoop {
             Command::Level { level, for_seconds } => {
                 self.pin_level(level, for_seconds, now);
                 self.write_quotas(now);
-                Ok(Payload::Message(format!("level is {}", level.name())))
+                Ok(Payload::Message(match level {
+                    LevelChoice::Auto => "the signals decide the level again".to_owned(),
+                    LevelChoice::Pinned(level) => format!("level is {} until told otherwise", level.name()),
+                }))
             }
             Command::Unload => {
                 Ok(Payload::Message("shedder detaches, removes its pins and exits".to_owned()))
@@ -260,18 +250,15 @@ impl ControlLoop {
     }
 
     fn pin_level(&mut self, level: LevelChoice, for_seconds: Option<f64>, now: Duration) {
-        self.level = match level {
-            LevelChoice::Auto => PinnedLevel { since: now, ..PinnedLevel::default() },
-            LevelChoice::Pinned(level) => PinnedLevel {
-                level,
-                since: now,
-                until: for_seconds
-                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-                    .map(|time| now + time),
-                pinned: true,
-            },
+        let level = match level {
+            LevelChoice::Auto => None,
+            LevelChoice::Pinned(level) => Some(level),
         };
-        tracing::info!("An operator sets the level to {}.", level.name());
+        let until =
+            for_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(|time| now + time);
+        let transitions = self.pressure.pin(now, level, until);
+        self.pressure.follow_levels(now, &self.config, &self.counters);
+        tell(&Update { transitions, availability: Vec::new() });
     }
 
     fn follow_network(&mut self, now: Duration) {
@@ -360,8 +347,8 @@ impl ControlLoop {
             lease_expires_ns: clock::nanoseconds(now + self.config.daemon.lease),
             exempt_rate: self.exempt_rate(),
         };
-        let demand = self.demand();
-        let table = quota::table(&self.config, |_| demand, self.clock_resolution_ns);
+        let demand = |policy: &PortPolicy| self.pressure.demand(policy, &self.config);
+        let table = quota::table(&self.config, demand, self.clock_resolution_ns);
         let state = (table, self.mode);
         let result = if self.written.as_ref() == Some(&state) {
             self.datapath.renew(&rules)
@@ -374,14 +361,6 @@ impl ControlLoop {
             }
             Err(error) => self.warn("quotas", format!("quotas cannot be written: {error:#}")),
         }
-    }
-
-    fn demand(&self) -> Demand {
-        let mut shares = [1.0; CLASSES];
-        for (share, rules) in shares.iter_mut().zip(&self.config.classes) {
-            *share = rules.shares.get(self.level.level.index()).copied().unwrap_or(1.0);
-        }
-        Demand { shares, learned_rate: None }
     }
 
     /// No rate is no limit; a rate of 0 exempts nobody, which an interval longer than any uptime says.
@@ -459,23 +438,14 @@ impl ControlLoop {
             lease_remaining_seconds: self.config.daemon.lease.as_secs_f64(),
             ticks: self.ticks.clone(),
             attachments: self.interfaces.attachments(),
-            levels: vec![self.host_level(now)],
+            levels: self.pressure.scope_levels(now),
+            signals: self.pressure.signal_states(now),
             ports: self.port_states(),
             warnings: self.warnings(),
             ..Snapshot::default()
         };
         report::fill_global(&mut snapshot, &self.counters);
         snapshot
-    }
-
-    fn host_level(&self, now: Duration) -> ScopeLevel {
-        ScopeLevel {
-            scope: "host".to_owned(),
-            level: self.level.level.name().to_owned(),
-            held_seconds: now.saturating_sub(self.level.since).as_secs_f64(),
-            signal: if self.level.pinned { "operator".to_owned() } else { String::new() },
-            transitions: Vec::new(),
-        }
     }
 
     fn port_states(&self) -> Vec<crate::snapshot::PortState> {
@@ -485,7 +455,7 @@ impl ControlLoop {
         let state = |policy: &quota::PolicyQuota| {
             let range = (policy.first, policy.last);
             let facts = PortFacts {
-                level: self.level.level.name().to_owned(),
+                level: self.pressure.level(range).name().to_owned(),
                 accept_queue: self.fullest_listener(range),
                 ..facts.get(&range).map(|policy| PortFacts::of(policy)).unwrap_or_default()
             };
@@ -506,5 +476,25 @@ impl ControlLoop {
                 depth_ratio: (f64::from(listener.accept_queue) / f64::from(listener.backlog.max(1))).min(1.0),
             })
             .max_by(|left, right| left.depth_ratio.total_cmp(&right.depth_ratio))
+    }
+}
+
+/// One line for each change of a level and of what can be read; never one for each refusal.
+fn tell(update: &Update) {
+    for step in &update.transitions {
+        let (from, to) = (step.from.name(), step.to.name());
+        tracing::warn!("The level of {} goes from {from} to {to} because of {}.", step.scope, step.signal);
+    }
+    for change in &update.availability {
+        if change.available {
+            tracing::info!("The signal {} of {} is there.", change.signal, change.scope);
+        } else {
+            tracing::warn!(
+                "The signal {} of {} is unavailable and demands nothing: {}.",
+                change.signal,
+                change.scope,
+                change.reason
+            );
+        }
     }
 }

@@ -11,9 +11,9 @@ use crate::config::model::{Config, PortPolicy, RateLimit};
 use crate::datapath::Counters;
 use crate::levels::{Levels, TransitionEvent, Update};
 use crate::net::sockets::Listener;
+use crate::quota::Demand;
 use crate::quota::learned::LearnedRate;
 use crate::quota::ramp::Ramp;
-use crate::quota::Demand;
 use crate::sensors::Sensors;
 use crate::sensors::context::ListenerFact;
 use crate::sensors::reading::{Reading, Scope};
@@ -31,6 +31,7 @@ pub(super) struct Pressure {
     sensors: Sensors,
     levels: Levels,
     ports: BTreeMap<PortRange, Port>,
+    listening: BTreeSet<u16>,
 }
 
 #[derive(Debug)]
@@ -50,6 +51,7 @@ impl Pressure {
             sensors: Sensors::new(root, &config.signals),
             levels: Levels::new(&config.levels, &config.signals),
             ports: BTreeMap::new(),
+            listening: BTreeSet::new(),
         }
     }
 
@@ -71,6 +73,7 @@ impl Pressure {
                 cgroup_id: listener.cgroup_id,
             })
             .collect();
+        self.listening = facts.iter().map(|fact| fact.port).collect();
         self.sensors.read(now, wall, &facts)
     }
 
@@ -105,7 +108,7 @@ impl Pressure {
         self.ports.retain(|range, _| config.ports.iter().any(|policy| range_of(policy) == *range));
         for policy in &config.ports {
             let range = range_of(policy);
-            let cgroups = (policy.first..=policy.last).flat_map(|port| workloads.cgroups_of(port));
+            let cgroups = workloads.served(policy.first..=policy.last).flat_map(|(_, cgroups)| cgroups);
             let level = levels.policy_level(policy.first..=policy.last, cgroups);
             let target = shares(config, level);
             let port = self.ports.entry(range).or_insert_with(|| Port::new(config));
@@ -117,10 +120,8 @@ impl Pressure {
                 reading.counters.classes.iter().map(|class| class.admitted).sum::<u64>()
             });
             let learned_rate = port.learned.update(now, admitted, pressed);
-            port.demand = Demand {
-                shares,
-                learned_rate: learned_rate.filter(|_| policy.rate == RateLimit::Learned),
-            };
+            port.demand =
+                Demand { shares, learned_rate: learned_rate.filter(|_| policy.rate == RateLimit::Learned) };
         }
     }
 
@@ -146,9 +147,7 @@ impl Pressure {
 
     /// The scopes at which what is offered lies below the quotas, as a trace records it.
     pub(super) fn quiet_scopes(&self, now: Duration) -> BTreeSet<Scope> {
-        let is_quiet = |port: &Port| {
-            port.last_shed.is_none_or(|shed| now.saturating_sub(shed) >= QUIET)
-        };
+        let is_quiet = |port: &Port| port.last_shed.is_none_or(|shed| now.saturating_sub(shed) >= QUIET);
         let mut quiet = BTreeSet::new();
         if self.ports.values().all(is_quiet) {
             quiet.insert(Scope::Host);
@@ -157,14 +156,13 @@ impl Pressure {
         let mut loud_cgroups: BTreeSet<Scope> = BTreeSet::new();
         let mut cgroups: BTreeSet<Scope> = BTreeSet::new();
         for ((first, last), port) in &self.ports {
-            for number in *first..=*last {
-                let of_port = workloads.cgroups_of(number).map(Scope::cgroup);
-                if is_quiet(port) {
-                    quiet.insert(Scope::Port(number));
-                    cgroups.extend(of_port);
-                } else {
-                    loud_cgroups.extend(of_port);
-                }
+            let of_port =
+                workloads.served(*first..=*last).flat_map(|(_, cgroups)| cgroups).map(Scope::cgroup);
+            if is_quiet(port) {
+                quiet.extend(self.listening.range(*first..=*last).copied().map(Scope::Port));
+                cgroups.extend(of_port);
+            } else {
+                loud_cgroups.extend(of_port);
             }
         }
         quiet.extend(cgroups.difference(&loud_cgroups).cloned());

@@ -62,7 +62,13 @@ mod tests {
     const TICK: Duration = Duration::from_millis(100);
 
     /// Ticks at a steady rate; returns the last time and total.
-    fn steady(learned: &mut LearnedRate, from: Duration, total: u64, ticks: u32, per_tick: u64) -> (Duration, u64) {
+    fn steady(
+        learned: &mut LearnedRate,
+        from: Duration,
+        total: u64,
+        ticks: u32,
+        per_tick: u64,
+    ) -> (Duration, u64) {
         let (mut now, mut total) = (from, total);
         for _ in 0..ticks {
             now += TICK;

@@ -5,6 +5,7 @@ mod index;
 pub(crate) mod layout;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -79,6 +80,14 @@ impl Workloads {
     /// The workloads whose listeners serve this port; with a hybrid layout one listener may have two.
     pub fn cgroups_of(&self, port: u16) -> impl Iterator<Item = &Path> {
         self.cgroups.get(&port).into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// The ports among these that a workload serves, each with its workloads.
+    pub fn served(
+        &self,
+        ports: RangeInclusive<u16>,
+    ) -> impl Iterator<Item = (u16, impl Iterator<Item = &Path>)> {
+        self.cgroups.range(ports).map(|(port, cgroups)| (*port, cgroups.iter().map(PathBuf::as_path)))
     }
 
     /// The processes that hold a listener of this port.
