@@ -83,7 +83,7 @@ impl ControlLoop {
             buckets: vec![0; TICK_BOUNDS_SECONDS.len() + 1],
             ..Ticks::default()
         };
-        let pressure = Pressure::new(Path::new("/"), &config);
+        let pressure = Pressure::new(now, Path::new("/"), &config);
         let mut control_loop = Self {
             mode: config.mode,
             policies: Policies::new(config.clone()),
@@ -159,7 +159,7 @@ impl ControlLoop {
             self.config = self.policies.effective();
         }
         self.look_at_listeners();
-        let readings = self.pressure.read(now, clock::wall(), &self.listeners);
+        let readings = self.pressure.read(now, clock::wall(), &self.listeners, &self.config);
         let update = self.pressure.judge(now, &readings, &self.config, &self.counters);
         tell(&update);
         self.write_quotas(now);
@@ -214,7 +214,13 @@ impl ControlLoop {
                 self.write_quotas(now);
                 Ok(Payload::Message(match level {
                     LevelChoice::Auto => "the signals decide the level again".to_owned(),
-                    LevelChoice::Pinned(level) => format!("level is {} until told otherwise", level.name()),
+                    LevelChoice::Pinned(level) => {
+                        let until = for_seconds.map_or_else(
+                            || "until told otherwise".to_owned(),
+                            |seconds| format!("for {seconds} s, then the signals decide again"),
+                        );
+                        format!("level is {} {until}", level.name())
+                    }
                 }))
             }
             Command::Unload => {

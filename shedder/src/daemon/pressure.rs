@@ -46,10 +46,10 @@ struct Port {
 
 impl Pressure {
     /// Everything at `normal`; files are read below `root`.
-    pub(super) fn new(root: &Path, config: &Config) -> Self {
+    pub(super) fn new(now: Duration, root: &Path, config: &Config) -> Self {
         Self {
             sensors: Sensors::new(root, &config.signals),
-            levels: Levels::new(&config.levels, &config.signals),
+            levels: Levels::new(&config.levels, &config.signals).since(now),
             ports: BTreeMap::new(),
             listening: BTreeSet::new(),
         }
@@ -62,9 +62,17 @@ impl Pressure {
     }
 
     /// Reads every signal.
-    pub(super) fn read(&mut self, now: Duration, wall: SystemTime, listeners: &[Listener]) -> Vec<Reading> {
+    pub(super) fn read(
+        &mut self,
+        now: Duration,
+        wall: SystemTime,
+        listeners: &[Listener],
+        config: &Config,
+    ) -> Vec<Reading> {
+        let has_policy = |port| config.ports.iter().any(|policy| (policy.first..=policy.last).contains(&port));
         let facts: Vec<ListenerFact> = listeners
             .iter()
+            .filter(|listener| has_policy(listener.port))
             .map(|listener| ListenerFact {
                 port: listener.port,
                 inode: listener.inode,

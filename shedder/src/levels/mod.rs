@@ -146,6 +146,15 @@ impl Levels {
         levels
     }
 
+    /// Says since when the host is at `normal`; without it, since the clock began.
+    #[must_use]
+    pub fn since(mut self, now: Duration) -> Self {
+        for state in self.scopes.values_mut() {
+            state.since = now;
+        }
+        self
+    }
+
     fn place(&mut self, signals: &[Signal]) {
         let enabled = signals.iter().filter(|signal| signal.enabled);
         self.signals = enabled.map(|signal| (Arc::from(signal.name.as_str()), signal.clone())).collect();
