@@ -108,7 +108,7 @@ impl Resource {
     /// The host and the workloads that there are now.
     fn follow(&mut self, context: &Context<'_>) {
         self.scopes.retain(|scope, _| match scope {
-            Scope::Cgroup(path) => context.workloads.iter().any(|(known, _)| known == path.as_path()),
+            Scope::Cgroup(path) => context.workloads.contains(path),
             _ => true,
         });
         self.scopes

@@ -76,6 +76,12 @@ impl Workloads {
         self.workloads.iter().map(|(path, workload)| (path.as_path(), workload))
     }
 
+    /// Whether a workload of this path is there.
+    #[must_use]
+    pub fn contains(&self, path: &Path) -> bool {
+        self.workloads.contains_key(path)
+    }
+
     /// The workloads whose listeners serve this port; with a hybrid layout one listener may have two.
     pub fn cgroups_of(&self, port: u16) -> impl Iterator<Item = &Path> {
         self.cgroups.get(&port).into_iter().flatten().map(PathBuf::as_path)
