@@ -36,6 +36,8 @@ struct Resource {
     host: PathBuf,
     signals: Vec<Pressure>,
     scopes: BTreeMap<Scope, Measured>,
+    /// [`Workloads::changes`](super::workloads::Workloads::changes) as of which `scopes` is.
+    followed: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +81,7 @@ impl Resource {
             })
             .collect();
         let host = under(root, format!("proc/pressure/{name}"));
-        (!signals.is_empty()).then(|| Self { name, host, signals, scopes: BTreeMap::new() })
+        (!signals.is_empty()).then(|| Self { name, host, signals, scopes: BTreeMap::new(), followed: None })
     }
 
     fn read(&mut self, source: &mut Source, context: &Context<'_>, out: &mut Vec<Reading>) {
@@ -107,6 +109,10 @@ impl Resource {
 
     /// The host and the workloads that there are now.
     fn follow(&mut self, context: &Context<'_>) {
+        let changes = context.workloads.changes();
+        if self.followed.replace(changes) == Some(changes) {
+            return;
+        }
         self.scopes.retain(|scope, _| match scope {
             Scope::Cgroup(path) => context.workloads.contains(path),
             _ => true,

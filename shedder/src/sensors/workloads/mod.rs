@@ -50,6 +50,7 @@ pub struct Workloads {
     cgroups: BTreeMap<u16, BTreeSet<PathBuf>>,
     processes: BTreeMap<u16, BTreeSet<u32>>,
     unresolved: BTreeSet<u16>,
+    changes: u64,
 }
 
 impl Workloads {
@@ -68,12 +69,19 @@ impl Workloads {
             cgroups: BTreeMap::new(),
             processes: BTreeMap::new(),
             unresolved: BTreeSet::new(),
+            changes: 0,
         }
     }
 
     /// Every workload by its path below the cgroup mount. The root of a hierarchy is the host and not among them.
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &Workload)> {
         self.workloads.iter().map(|(path, workload)| (path.as_path(), workload))
+    }
+
+    /// Counts up whenever anything here may have changed.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether a workload of this path is there.
@@ -165,6 +173,7 @@ impl Workloads {
     }
 
     fn rebuild(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
         self.workloads.clear();
         self.cgroups.clear();
         self.processes.clear();
