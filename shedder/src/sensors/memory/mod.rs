@@ -34,6 +34,7 @@ struct Memory {
     names: Vec<Arc<str>>,
     meminfo: PathBuf,
     source: Source,
+    /// When each is due to be read again, and what it was.
     limits: BTreeMap<PathBuf, (Duration, Limit)>,
 }
 
@@ -45,7 +46,7 @@ impl Sensor for Memory {
         let host = host(&mut self.source, &self.meminfo);
         report(&self.names, &Scope::Host, &host, out);
         self.limits.retain(|path, _| context.workloads.contains(path));
-        for (path, workload) in context.workloads.iter() {
+        for (path, workload) in context.workloads.due() {
             let value = match (&workload.memory_v1, &workload.unified) {
                 // A controller is in one hierarchy only; where it is in v1 the directory of v2 has no such files.
                 (Some(directory), _) => v1(&mut self.source, directory),
@@ -63,17 +64,17 @@ impl Sensor for Memory {
 impl Memory {
     /// The limit of a cgroup v2, as of a second ago or so.
     fn limit(&mut self, now: Duration, path: &Path, directory: &Path) -> Limit {
-        let mut read_at = now;
-        if let Some((at, limit)) = self.limits.get(path) {
-            if now.saturating_sub(*at) < LIMIT_REFRESH {
+        let mut pause = LIMIT_REFRESH;
+        if let Some((due_at, limit)) = self.limits.get(path) {
+            if now < *due_at {
                 return limit.clone();
             }
         } else {
             let phase = u32::try_from(self.limits.len()).unwrap_or_default() % LIMIT_PHASES;
-            read_at = now.saturating_sub(LIMIT_REFRESH * phase / LIMIT_PHASES);
+            pause = LIMIT_REFRESH * (phase + 1) / LIMIT_PHASES;
         }
         let limit = limit_v2(&mut self.source, path, directory);
-        self.limits.insert(path.to_owned(), (read_at, limit.clone()));
+        self.limits.insert(path.to_owned(), (now.saturating_add(pause), limit.clone()));
         limit
     }
 }
