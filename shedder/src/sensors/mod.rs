@@ -33,7 +33,7 @@ use crate::config::model::{Signal, SignalSource};
 
 /// Reads the signals of one kind.
 pub trait Sensor: fmt::Debug + Send {
-    /// Appends one reading for each of its signals at each scope that there is now. Never blocks on a file that has
+    /// Appends one reading for each of its signals at each scope that is due now. Never blocks on a file that has
     /// no data and never fails as a whole.
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>);
 }
@@ -52,6 +52,9 @@ const SENSORS: [Build; 8] = [
     listen_overflows::build,
     file::build,
 ];
+
+/// How long a workload's turn to be read may be away, where there are too many to read all at every tick.
+const PACE_MAX: Duration = Duration::from_millis(500);
 
 /// All sensors and what they share.
 #[derive(Debug)]
@@ -74,10 +77,12 @@ impl Sensors {
     /// Reads these signals from now on.
     pub fn set_signals(&mut self, signals: &[Signal]) {
         let enabled: Vec<Signal> = signals.iter().filter(|signal| signal.enabled).cloned().collect();
+        let stale_after = enabled.iter().map(|signal| signal.stale_after).min();
+        self.workloads.set_pace(stale_after.map_or(PACE_MAX, |stale_after| PACE_MAX.min(stale_after / 3)));
         self.sensors = SENSORS.iter().filter_map(|build| build(&self.root, &enabled)).collect();
     }
 
-    /// One tick: every enabled signal at every scope that there is. `now` is monotonic, `wall` is compared with file
+    /// One tick: every enabled signal at every scope that there is, but where workloads are many those whose turn it is. `now` is monotonic, `wall` is compared with file
     /// times; `listeners` are the listening sockets of the policies' ports.
     pub fn read(&mut self, now: Duration, wall: SystemTime, listeners: &[ListenerFact]) -> Vec<Reading> {
         self.workloads.update(now, listeners);

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::reading::Unavailable;
 
 /// Enough for every file of `/proc` and of a cgroup that a sensor reads.
-pub(crate) const PROC_BYTES_MAX: u64 = 64 * 1024;
+const PROC_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a file gave no text.
 #[derive(Debug)]
@@ -50,9 +50,21 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The text of a file of `/proc` or of a cgroup.
+    /// The text of a file of `/proc` or of a cgroup that the kernel shows in one piece. One system call each to open,
+    /// read and close: hundreds of these are read per tick.
     pub(crate) fn read(&mut self, path: &Path) -> Result<&str, ReadError> {
-        self.read_at_most(path, PROC_BYTES_MAX).map(|(text, _)| text)
+        let mut file = open(path).map_err(ReadError::Io)?;
+        self.buffer.resize(PROC_BYTES_MAX, 0);
+        let read = loop {
+            match file.read(&mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result.map_err(ReadError::Io)?,
+            }
+        };
+        match self.buffer.get(..read) {
+            Some(text) if read < PROC_BYTES_MAX => std::str::from_utf8(text).map_err(|_| ReadError::NotText),
+            _ => Err(ReadError::TooLong(PROC_BYTES_MAX as u64)),
+        }
     }
 
     /// The text and modification time of a regular file of at most `max` bytes. Never waits for a writer.
@@ -113,8 +125,12 @@ mod tests {
         let mut source = Source::default();
         assert_eq!(source.read_at_most(&path, 5).unwrap().0, "12345");
         assert!(matches!(source.read_at_most(&path, 4), Err(ReadError::TooLong(4))));
+        assert_eq!(source.read(&path).unwrap(), "12345");
         fs::write(&path, [0xff, 0xfe]).unwrap();
         assert!(matches!(source.read(&path), Err(ReadError::NotText)));
+        assert!(matches!(source.read_at_most(&path, 5), Err(ReadError::NotText)));
+        fs::write(&path, vec![b'1'; PROC_BYTES_MAX]).unwrap();
+        assert!(matches!(source.read(&path), Err(ReadError::TooLong(_))));
     }
 
     #[test]
@@ -123,9 +139,12 @@ mod tests {
         let fifo = root.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         let mut source = Source::default();
-        assert!(matches!(source.read(&fifo), Err(ReadError::NotRegular)));
-        assert!(matches!(source.read(root.path()), Err(ReadError::NotRegular)));
-        assert!(matches!(source.read(Path::new("/dev/zero")), Err(ReadError::NotRegular)));
+        for path in [&fifo, root.path(), Path::new("/dev/zero")] {
+            assert!(matches!(source.read_at_most(path, 10), Err(ReadError::NotRegular)));
+        }
+        assert_eq!(source.read(&fifo).unwrap(), "", "nobody writes");
+        assert!(matches!(source.read(root.path()), Err(ReadError::Io(_))));
+        assert!(matches!(source.read(Path::new("/dev/zero")), Err(ReadError::TooLong(_))));
         assert!(source.read(&root.path().join("absent")).unwrap_err().is_not_found());
     }
 

@@ -116,6 +116,11 @@ impl RealCgroup {
 
 impl Drop for RealCgroup {
     fn drop(&mut self) {
-        fs::remove_dir(&self.0).unwrap();
+        let removed = fs::remove_dir(&self.0);
+        assert!(
+            removed.is_ok() || std::thread::panicking(),
+            "{} is left behind: {removed:?}",
+            self.0.display()
+        );
     }
 }

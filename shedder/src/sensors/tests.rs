@@ -112,3 +112,36 @@ fn every_value_of_the_running_host_is_finite() {
         assert!(memory.value.is_ok(), "{memory:?}");
     }
 }
+
+#[test]
+fn many_workloads_take_turns_and_none_becomes_stale() {
+    let mut bench = Bench::new(defaults());
+    bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    for port in 1..=100 {
+        let path = format!("sys/fs/cgroup/{port}");
+        bench.write(&format!("{path}/cpu.pressure"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
+        let id = fs::metadata(bench.path(&path)).unwrap().ino();
+        bench.listeners.push(ListenerFact {
+            port,
+            inode: 0,
+            accept_queue: 1,
+            backlog: 2,
+            cgroup_id: Some(id),
+        });
+    }
+    let mut last_read = [0; 101];
+    for tick in 0..50 {
+        let now_ms = tick * 100;
+        bench.tick(now_ms);
+        let scopes = bench.scopes("psi_cpu_some");
+        assert!(scopes.contains(&"host"));
+        let read: Vec<usize> =
+            scopes.iter().filter_map(|scope| scope.strip_prefix("cgroup:/")?.parse().ok()).collect();
+        assert_eq!(bench.scopes("memory").len(), read.len() + 1, "all sensors keep the same turns");
+        assert!(if tick == 0 { read.len() == 100 } else { read.len() <= 35 }, "{} at {tick}", read.len());
+        for workload in read {
+            last_read[workload] = now_ms;
+        }
+        assert!(last_read[1..].iter().all(|at| now_ms - at < 600), "{last_read:?}");
+    }
+}

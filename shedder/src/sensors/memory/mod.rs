@@ -3,21 +3,28 @@
 //! Host: 1 − `MemAvailable` / `MemTotal`. Workload: the working set (usage without inactive file pages, which the
 //! kernel gives up without pain) over the smallest finite limit of its cgroup and those above it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, garbage, keyed, under, whole_number};
-use super::workloads::Workload;
 use super::{Sensor, names_of, ratio, report};
 use crate::config::model::{Signal, SignalSource};
+
+/// How often the limits of a cgroup v2 and those above it are read again.
+const LIMIT_REFRESH: Duration = Duration::from_secs(1);
+/// Cgroups that are first seen in one tick have their limits read again at this many different times.
+const LIMIT_PHASES: u32 = 16;
 
 /// For the signals that read memory use.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
     let names = names_of(signals, &SignalSource::Memory);
     (!names.is_empty()).then(|| {
-        Box::new(Memory { names, meminfo: under(root, "proc/meminfo"), source: Source::default() })
+        let meminfo = under(root, "proc/meminfo");
+        Box::new(Memory { names, meminfo, source: Source::default(), limits: BTreeMap::new() })
             as Box<dyn Sensor>
     })
 }
@@ -27,16 +34,48 @@ struct Memory {
     names: Vec<Arc<str>>,
     meminfo: PathBuf,
     source: Source,
+    /// When each is due to be read again, and what it was.
+    limits: BTreeMap<PathBuf, (Duration, Limit)>,
 }
+
+/// The smallest finite limit; `Ok(None)` where there is none.
+type Limit = Result<Option<u64>, Unavailable>;
 
 impl Sensor for Memory {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
         let host = host(&mut self.source, &self.meminfo);
         report(&self.names, &Scope::Host, &host, out);
-        for (path, workload) in context.workloads.iter() {
-            let value = of_workload(&mut self.source, path, workload);
+        self.limits.retain(|path, _| context.workloads.contains(path));
+        for (path, workload) in context.workloads.due() {
+            let value = match (&workload.memory_v1, &workload.unified) {
+                // A controller is in one hierarchy only; where it is in v1 the directory of v2 has no such files.
+                (Some(directory), _) => v1(&mut self.source, directory),
+                (None, Some(directory)) => {
+                    let limit = self.limit(context.now, path, directory);
+                    v2(&mut self.source, directory, limit)
+                }
+                (None, None) => Err(Unavailable::new("the cgroup is in no hierarchy that is mounted here")),
+            };
             report(&self.names, &Scope::Cgroup(path.to_owned()), &value, out);
         }
+    }
+}
+
+impl Memory {
+    /// The limit of a cgroup v2, as of a second ago or so.
+    fn limit(&mut self, now: Duration, path: &Path, directory: &Path) -> Limit {
+        let mut pause = LIMIT_REFRESH;
+        if let Some((due_at, limit)) = self.limits.get(path) {
+            if now < *due_at {
+                return limit.clone();
+            }
+        } else {
+            let phase = u32::try_from(self.limits.len()).unwrap_or_default() % LIMIT_PHASES;
+            pause = LIMIT_REFRESH * (phase + 1) / LIMIT_PHASES;
+        }
+        let limit = limit_v2(&mut self.source, path, directory);
+        self.limits.insert(path.to_owned(), (now.saturating_add(pause), limit.clone()));
+        limit
     }
 }
 
@@ -53,17 +92,8 @@ fn host(source: &mut Source, path: &Path) -> Result<f64, Unavailable> {
     }
 }
 
-fn of_workload(source: &mut Source, path: &Path, workload: &Workload) -> Result<f64, Unavailable> {
-    match (&workload.memory_v1, &workload.unified) {
-        // A controller is in one hierarchy only, and where it is in v1 the directory of v2 has no such files.
-        (Some(directory), _) => v1(source, directory),
-        (None, Some(directory)) => v2(source, path, directory),
-        (None, None) => Err(Unavailable::new("the cgroup is in no hierarchy that is mounted here")),
-    }
-}
-
 /// The memory controller of cgroup v2.
-fn v2(source: &mut Source, path: &Path, directory: &Path) -> Result<f64, Unavailable> {
+fn v2(source: &mut Source, directory: &Path, limit: Limit) -> Result<f64, Unavailable> {
     let current = directory.join("memory.current");
     let usage = match source.read(&current) {
         Ok(text) => whole_number(text, &current)?,
@@ -72,7 +102,7 @@ fn v2(source: &mut Source, path: &Path, directory: &Path) -> Result<f64, Unavail
         }
         Err(error) => return Err(error.at(&current)),
     };
-    let limit = limit_v2(source, path, directory)?;
+    let limit = limit?;
     let stat = directory.join("memory.stat");
     let text = source.read(&stat).map_err(|error| error.at(&stat))?;
     let inactive = keyed(text, "inactive_file").ok_or_else(|| garbage(&stat, "`inactive_file`"))?;
@@ -80,7 +110,7 @@ fn v2(source: &mut Source, path: &Path, directory: &Path) -> Result<f64, Unavail
 }
 
 /// The smallest finite `memory.max` from this cgroup up to the mount.
-fn limit_v2(source: &mut Source, path: &Path, directory: &Path) -> Result<Option<u64>, Unavailable> {
+fn limit_v2(source: &mut Source, path: &Path, directory: &Path) -> Limit {
     let depth = path.components().count();
     let mut limit = None;
     for ancestor in directory.ancestors().take(depth) {

@@ -61,8 +61,9 @@ impl V2 {
     }
 
     fn value(&mut self) -> Result<f64, String> {
-        let workload = Workload { unified: Some(self.bench.path("pods/a")), memory_v1: None };
-        of_workload(&mut self.source, Path::new("/pods/a"), &workload).map_err(|error| error.reason)
+        let directory = self.bench.path("pods/a");
+        let limit = limit_v2(&mut self.source, Path::new("/pods/a"), &directory);
+        v2(&mut self.source, &directory, limit).map_err(|error| error.reason)
     }
 }
 
@@ -125,8 +126,7 @@ fn v1_value(usage: u64, limit: &str, stat: &str) -> Result<f64, String> {
     bench.write("a/memory.usage_in_bytes", &format!("{usage}\n"));
     bench.write("a/memory.limit_in_bytes", limit);
     bench.write("a/memory.stat", stat);
-    let workload = Workload { unified: None, memory_v1: Some(bench.path("a")) };
-    of_workload(&mut Source::default(), Path::new("/a"), &workload).map_err(|error| error.reason)
+    v1(&mut Source::default(), &bench.path("a")).map_err(|error| error.reason)
 }
 
 #[test]
@@ -155,10 +155,48 @@ fn a_real_cgroup_is_read() {
     let Some(cgroup) = RealCgroup::memory_v1("memory") else {
         return eprintln!("skipped: no writable memory controller of cgroup v1");
     };
-    let workload = Workload { unified: None, memory_v1: Some(cgroup.path().to_owned()) };
-    let value =
-        || of_workload(&mut Source::default(), Path::new("/x"), &workload).map_err(|error| error.reason);
+    let value = || v1(&mut Source::default(), cgroup.path()).map_err(|error| error.reason);
     assert!(value().unwrap_err().contains("no memory limit"));
     std::fs::write(cgroup.path().join("memory.limit_in_bytes"), "67108864").unwrap();
     assert_eq!(value(), Ok(0.0), "nothing runs in it");
+}
+
+#[test]
+fn a_changed_limit_is_seen_within_a_second_however_many_there_are() {
+    use std::os::unix::fs::MetadataExt;
+
+    use crate::sensors::context::ListenerFact;
+
+    let mut bench = Bench::new([signal("memory", SignalSource::Memory)]);
+    bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    let limit = |bench: &Bench, pod: u16, bytes: u64| {
+        bench.write(&format!("sys/fs/cgroup/{pod}/memory.max"), &format!("{bytes}\n"));
+    };
+    for pod in 1..=40 {
+        limit(&bench, pod, 1_000);
+        bench.write(&format!("sys/fs/cgroup/{pod}/memory.current"), "500\n");
+        bench.write(&format!("sys/fs/cgroup/{pod}/memory.stat"), "inactive_file 100\n");
+        let id = std::fs::metadata(bench.path(&format!("sys/fs/cgroup/{pod}"))).unwrap().ino();
+        bench.listeners.push(ListenerFact {
+            port: pod,
+            inode: 0,
+            accept_queue: 0,
+            backlog: 1,
+            cgroup_id: Some(id),
+        });
+    }
+    bench.tick(0);
+    for pod in 1..=40 {
+        assert_eq!(bench.value("memory", &format!("cgroup:/{pod}")), Ok(0.4), "each from the first tick on");
+        limit(&bench, pod, 500);
+    }
+    let seen = |bench: &Bench| {
+        (1..=40).filter(|pod| bench.value("memory", &format!("cgroup:/{pod}")) == Ok(0.8)).count()
+    };
+    bench.tick(500);
+    assert!((15..=25).contains(&seen(&bench)), "half of them, not all in one tick: {}", seen(&bench));
+    bench.tick(1_000);
+    for pod in 1..=40 {
+        assert_eq!(bench.value("memory", &format!("cgroup:/{pod}")), Ok(0.8));
+    }
 }

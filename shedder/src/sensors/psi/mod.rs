@@ -33,9 +33,11 @@ struct Psi {
 #[derive(Debug)]
 struct Resource {
     name: &'static str,
-    host: PathBuf,
     signals: Vec<Pressure>,
-    scopes: BTreeMap<Scope, Measured>,
+    host: Measured,
+    workloads: BTreeMap<PathBuf, Measured>,
+    /// [`Workloads::changes`](super::workloads::Workloads::changes) as of which `workloads` is.
+    followed: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,48 +80,35 @@ impl Resource {
                 _ => None,
             })
             .collect();
-        let host = under(root, format!("proc/pressure/{name}"));
-        (!signals.is_empty()).then(|| Self { name, host, signals, scopes: BTreeMap::new() })
+        if signals.is_empty() {
+            return None;
+        }
+        let host = Measured::new(Some(under(root, format!("proc/pressure/{name}"))), &signals);
+        Some(Self { name, signals, host, workloads: BTreeMap::new(), followed: None })
     }
 
     fn read(&mut self, source: &mut Source, context: &Context<'_>, out: &mut Vec<Reading>) {
         self.follow(context);
-        for (scope, measured) in &mut self.scopes {
-            let Some(path) = &measured.path else {
-                let error = Err(Unavailable::new(
-                    "cgroup v1 has no pressure files: PSI of a workload needs cgroup v2",
-                ));
-                for signal in &self.signals {
-                    report(std::slice::from_ref(&signal.name), scope, &error, out);
-                }
-                continue;
-            };
-            let text = source.read(path).map_err(|error| explain(&error, path));
-            for (signal, window) in self.signals.iter().zip(&mut measured.windows) {
-                let value = match &text {
-                    Ok(text) => signal.value(text, path, window.as_mut(), context),
-                    Err(error) => Err(error.clone()),
-                };
-                report(std::slice::from_ref(&signal.name), scope, &value, out);
+        self.host.read(&Scope::Host, &self.signals, source, context, out);
+        for (path, _) in context.workloads.due() {
+            if let Some(measured) = self.workloads.get_mut(path) {
+                measured.read(&Scope::Cgroup(path.to_owned()), &self.signals, source, context, out);
             }
         }
     }
 
-    /// The host and the workloads that there are now.
+    /// The workloads that there are now.
     fn follow(&mut self, context: &Context<'_>) {
-        self.scopes.retain(|scope, _| match scope {
-            Scope::Cgroup(path) => context.workloads.iter().any(|(known, _)| known == path.as_path()),
-            _ => true,
-        });
-        self.scopes
-            .entry(Scope::Host)
-            .or_insert_with(|| Measured::new(Some(self.host.clone()), &self.signals));
+        let changes = context.workloads.changes();
+        if self.followed.replace(changes) == Some(changes) {
+            return;
+        }
+        self.workloads.retain(|path, _| context.workloads.contains(path));
         for (path, workload) in context.workloads.iter() {
             let file =
                 workload.unified.as_ref().map(|directory| directory.join(format!("{}.pressure", self.name)));
-            let scope = Scope::Cgroup(path.to_owned());
-            if self.scopes.get(&scope).is_none_or(|measured| measured.path != file) {
-                self.scopes.insert(scope, Measured::new(file, &self.signals));
+            if self.workloads.get(path).is_none_or(|measured| measured.path != file) {
+                self.workloads.insert(path.to_owned(), Measured::new(file, &self.signals));
             }
         }
     }
@@ -132,6 +121,29 @@ impl Measured {
             PsiWindow::Avg10 | PsiWindow::Avg60 | PsiWindow::Avg300 => None,
         };
         Self { path, windows: signals.iter().map(window).collect() }
+    }
+
+    fn read(
+        &mut self,
+        scope: &Scope,
+        signals: &[Pressure],
+        source: &mut Source,
+        context: &Context<'_>,
+        out: &mut Vec<Reading>,
+    ) {
+        let text = match &self.path {
+            Some(path) => source.read(path).map(|text| (path, text)).map_err(|error| explain(&error, path)),
+            None => {
+                Err(Unavailable::new("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
+            }
+        };
+        for (signal, window) in signals.iter().zip(&mut self.windows) {
+            let value = match &text {
+                Ok((path, text)) => signal.value(text, path, window.as_mut(), context),
+                Err(error) => Err(error.clone()),
+            };
+            report(std::slice::from_ref(&signal.name), scope, &value, out);
+        }
     }
 }
 

@@ -20,6 +20,10 @@ use super::source::{Source, under};
 
 /// How often the cgroups of a process are read again, and the mounts where no hierarchy was found.
 const REFRESH: Duration = Duration::from_secs(10);
+/// So many workloads are read at every tick; where there are more, each takes its turn.
+const EVERY_TICK: usize = 16;
+/// Where workloads take turns, those first seen at once are read at this many different times.
+const PHASES: u32 = 16;
 
 /// A cgroup that owns a listener of a policy's port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +32,14 @@ pub struct Workload {
     pub unified: Option<PathBuf>,
     /// Its directory in the memory controller of cgroup v1.
     pub memory_v1: Option<PathBuf>,
+}
+
+/// A workload and when its turn comes.
+#[derive(Debug, Default)]
+struct Tracked {
+    workload: Workload,
+    due_at: Option<Duration>,
+    due: bool,
 }
 
 /// What `/proc/PID/cgroup` says, below the mounts.
@@ -47,10 +59,12 @@ pub struct Workloads {
     holders: Holders,
     memberships: BTreeMap<u32, (Duration, Membership)>,
     listeners: BTreeSet<(u16, u32, Option<u64>)>,
-    workloads: BTreeMap<PathBuf, Workload>,
+    workloads: BTreeMap<PathBuf, Tracked>,
+    pace: Duration,
     cgroups: BTreeMap<u16, BTreeSet<PathBuf>>,
     processes: BTreeMap<u16, BTreeSet<u32>>,
     unresolved: BTreeSet<u16>,
+    changes: u64,
 }
 
 impl Workloads {
@@ -66,15 +80,40 @@ impl Workloads {
             memberships: BTreeMap::new(),
             listeners: BTreeSet::new(),
             workloads: BTreeMap::new(),
+            pace: Duration::ZERO,
             cgroups: BTreeMap::new(),
             processes: BTreeMap::new(),
             unresolved: BTreeSet::new(),
+            changes: 0,
         }
     }
 
     /// Every workload by its path below the cgroup mount. The root of a hierarchy is the host and not among them.
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &Workload)> {
-        self.workloads.iter().map(|(path, workload)| (path.as_path(), workload))
+        self.workloads.iter().map(|(path, tracked)| (path.as_path(), &tracked.workload))
+    }
+
+    /// The workloads whose turn to be read is in this tick: all of them unless they are many.
+    pub fn due(&self) -> impl Iterator<Item = (&Path, &Workload)> {
+        let due = self.workloads.iter().filter(|(_, tracked)| tracked.due);
+        due.map(|(path, tracked)| (path.as_path(), &tracked.workload))
+    }
+
+    /// How long a workload's turn may be away where they are many. Below the time from which a reading is stale.
+    pub fn set_pace(&mut self, pace: Duration) {
+        self.pace = pace;
+    }
+
+    /// Counts up whenever anything here may have changed.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether a workload of this path is there.
+    #[must_use]
+    pub fn contains(&self, path: &Path) -> bool {
+        self.workloads.contains_key(path)
     }
 
     /// The workloads whose listeners serve this port; with a hybrid layout one listener may have two.
@@ -134,6 +173,19 @@ impl Workloads {
         if changed {
             self.rebuild();
         }
+        self.take_turns(now);
+    }
+
+    fn take_turns(&mut self, now: Duration) {
+        let few = self.workloads.len() <= EVERY_TICK;
+        for (phase, tracked) in (0..PHASES).cycle().zip(self.workloads.values_mut()) {
+            tracked.due = few || tracked.due_at.is_none_or(|at| now >= at);
+            if tracked.due {
+                let first = tracked.due_at.is_none();
+                let pause = if first { self.pace * (phase + 1) / PHASES } else { self.pace };
+                tracked.due_at = Some(now.saturating_add(pause));
+            }
+        }
     }
 
     fn find_layout(&mut self, now: Duration) -> bool {
@@ -168,7 +220,8 @@ impl Workloads {
     }
 
     fn rebuild(&mut self) {
-        self.workloads.clear();
+        self.changes = self.changes.wrapping_add(1);
+        let mut before = std::mem::take(&mut self.workloads);
         self.cgroups.clear();
         self.processes.clear();
         self.unresolved.clear();
@@ -177,18 +230,14 @@ impl Workloads {
             let memberships: Vec<Membership> =
                 holders.iter().filter_map(|pid| Some(self.memberships.get(pid)?.1.clone())).collect();
             let by_id = id.and_then(|id| self.index.path(id)).map(Path::to_owned);
-            let mut found = by_id.is_some();
-            if let Some(path) = by_id {
-                self.add_unified(port, &path);
-            } else if id.is_none_or(|id| self.index.is_missing(id)) {
-                // Where the kernel names no cgroup, or one that is gone, its process tells.
-                for path in memberships.iter().filter_map(|membership| membership.unified.as_deref()) {
-                    found = true;
-                    self.add_unified(port, path);
-                }
-            } else {
-                // Not yet found.
+            let sought = id.is_some_and(|id| !self.index.is_missing(id));
+            let mut found = by_id.is_some() || (sought && self.layout.unified.is_some());
+            // The socket belongs to the cgroup that made it, which with socket activation is systemd's and not the
+            // service's: so whoever holds it counts too.
+            let by_process = memberships.iter().filter_map(|membership| membership.unified.as_deref());
+            for path in by_id.as_deref().into_iter().chain(by_process) {
                 found = true;
+                self.add_unified(port, path);
             }
             for path in memberships.iter().filter_map(|membership| membership.memory_v1.as_deref()) {
                 found = true;
@@ -200,6 +249,9 @@ impl Workloads {
             if !holders.is_empty() {
                 self.processes.entry(port).or_default().extend(holders);
             }
+        }
+        for (path, tracked) in &mut self.workloads {
+            tracked.due_at = before.remove(path).and_then(|before| before.due_at);
         }
     }
 
@@ -224,7 +276,7 @@ impl Workloads {
             return None;
         }
         self.cgroups.entry(port).or_default().insert(path.to_owned());
-        Some(self.workloads.entry(path.to_owned()).or_default())
+        Some(&mut self.workloads.entry(path.to_owned()).or_default().workload)
     }
 }
 

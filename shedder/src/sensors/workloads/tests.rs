@@ -84,6 +84,16 @@ fn cgroup_v2_by_the_process_where_the_kernel_names_no_id() {
 }
 
 #[test]
+fn a_socket_that_systemd_made_is_also_of_the_service_that_holds_it() {
+    let mut host = Host::new(UNIFIED);
+    let id = host.cgroup("sys/fs/cgroup/init.scope");
+    host.process(1, 77, "0::/init.scope\n");
+    host.process(10, 77, "0::/system.slice/web.service\n");
+    host.update(0, &[(80, 77, Some(id))]);
+    assert_eq!(host.cgroups(80), ["/init.scope", "/system.slice/web.service"]);
+}
+
+#[test]
 fn a_hybrid_layout_has_memory_in_v1_and_pressure_in_v2() {
     let mut host = Host::new(HYBRID);
     let id = host.cgroup("sys/fs/cgroup/unified/system.slice/web");
