@@ -85,8 +85,8 @@ struct PinnedLevel {
 }
 
 impl ControlLoop {
-    /// Attaches, then puts the first quota table in force.
-    pub(super) fn start(config: Config, datapath: Datapath) -> anyhow::Result<Self> {
+    /// Attaches, passing; the first tick puts the first quota table in force.
+    pub(super) fn start(config: Config, datapath: Datapath) -> Self {
         let now = clock::monotonic();
         let sockets = SocketTables::open().map_err(|error| tracing::warn!("{error}.")).ok();
         let support = KernelSupport::read(std::path::Path::new("/"), &config.daemon.bpffs);
@@ -122,7 +122,7 @@ impl ControlLoop {
         if let Err(error) = control_loop.datapath.remove_leftovers() {
             tracing::warn!("What an earlier daemon left cannot be removed: {error:#}.");
         }
-        Ok(control_loop)
+        control_loop
     }
 
     /// Gives the datapath back.
@@ -130,8 +130,13 @@ impl ControlLoop {
         self.datapath
     }
 
+    /// Why an interface that is there is not served, as a sentence.
+    pub(super) fn refused_attachment(&self) -> Option<String> {
+        self.interfaces.refused()
+    }
+
     /// What does not work as configured.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<String> {
         self.interfaces.warnings().into_iter().chain(self.warnings.values().cloned()).collect()
     }
 
@@ -161,11 +166,13 @@ impl ControlLoop {
 
     /// One turn of the loop.
     pub(super) fn tick(&mut self, now: Duration) -> Snapshot {
+        self.note_stall(now);
         self.tick_started = now;
         self.follow_network(now);
         if self.policies.expire(now) {
             tracing::warn!("A change was not confirmed in time and is taken back.");
             self.config = self.policies.effective();
+            self.dirty.links = true;
         }
         if self.level.until.is_some_and(|until| now >= until) {
             tracing::info!("The operator's level ends.");
@@ -191,6 +198,19 @@ impl ControlLoop {
         }
         self.ticks.total += 1;
         self.snapshot(now)
+    }
+
+    /// Says so when the loop stood still for longer than the lease, for example in a stopped or starved process:
+    /// the kernel has passed everything meanwhile.
+    fn note_stall(&self, now: Duration) {
+        let stood_still = now.saturating_sub(self.tick_started);
+        if self.ticks.total > 0 && stood_still > self.config.daemon.lease {
+            tracing::warn!(
+                "The control loop stood still for {:.1} s, longer than the lease: the kernel passed everything until \
+                 now.",
+                stood_still.as_secs_f64()
+            );
+        }
     }
 
     /// Notes how long the tick took.
@@ -227,10 +247,8 @@ impl ControlLoop {
                 self.write_quotas(now);
                 Ok(Payload::Message(format!("level is {}", level.name())))
             }
-            Command::Unload => {
-                Ok(Payload::Message("shedder detaches, removes its pins and exits".to_owned()))
-            }
-            Command::Explain { .. } | Command::Status => {
+            // Status the server answers itself, and after an unload there is no loop that could.
+            Command::Explain { .. } | Command::Status | Command::Unload => {
                 Err(Refusal::failed("this daemon does not know that command"))
             }
         }
@@ -250,6 +268,8 @@ impl ControlLoop {
         };
         self.policies.set(port, assignments, confirm_until).map_err(Refusal::wrong_use)?;
         self.config = self.policies.effective();
+        // The first policy that answers with RST may need another hook.
+        self.dirty.links = true;
         self.write_quotas(now);
         let changes: Vec<String> = assignments.iter().map(|(key, value)| format!("{key}={value}")).collect();
         tracing::info!("Port {port}: {}.", changes.join(" "));

@@ -15,6 +15,8 @@ use crate::snapshot::Attachment;
 pub(super) struct Interfaces {
     served: BTreeMap<u32, Attachment>,
     unmatched: Vec<InterfacePattern>,
+    /// `attach.via` and whether resets are needed, as of the last look.
+    terms: Option<(Via, bool)>,
 }
 
 impl Interfaces {
@@ -49,9 +51,21 @@ impl Interfaces {
                 }
             }
         }
+        let terms = (attach.via, needs_reset);
+        let new_terms = self.terms.replace(terms) != Some(terms);
         for link in &selection.chosen {
-            if self.served.get(&link.ifindex).is_some_and(|attachment| attachment.mode != NOT_SERVED) {
-                continue;
+            if let Some(attachment) = self.served.get(&link.ifindex)
+                && attachment.mode != NOT_SERVED
+            {
+                // An attachment can reset a network card, so only the operator's own change makes a new one.
+                let plan = plan(link, attach.via, needs_reset, support);
+                if !new_terms || plan.ladder.iter().any(|hook| hook.mode() == attachment.mode) {
+                    continue;
+                }
+                if let Err(error) = datapath.detach(link.ifindex) {
+                    tracing::warn!("{} stays served by {}: {error:#}.", link.name, attachment.mode);
+                    continue;
+                }
             }
             let attachment = serve(datapath, link, attach.via, needs_reset, support);
             if self.served.get(&link.ifindex) != Some(&attachment) {
@@ -79,12 +93,20 @@ impl Interfaces {
     /// What does not work as configured.
     #[must_use]
     pub(super) fn warnings(&self) -> Vec<String> {
-        let failed = self
-            .served
+        self.unmatched.iter().map(unmatched).chain(self.all_refused()).collect()
+    }
+
+    /// Why an interface that is there is not served; the first one where there are several.
+    #[must_use]
+    pub(super) fn refused(&self) -> Option<String> {
+        self.all_refused().next()
+    }
+
+    fn all_refused(&self) -> impl Iterator<Item = String> + '_ {
+        self.served
             .values()
             .filter(|attachment| attachment.mode == NOT_SERVED)
-            .map(|attachment| format!("{} is not served: {}", attachment.interface, attachment.reason));
-        self.unmatched.iter().map(unmatched).chain(failed).collect()
+            .map(|attachment| format!("{} is not served: {}", attachment.interface, attachment.reason))
     }
 }
 

@@ -97,6 +97,8 @@ pub(super) fn remove_clsact_filter(interface: &str) -> Result<()> {
     match qdisc_detach_program(interface, TcAttachType::Ingress, program::SHED_TC) {
         Ok(()) => Ok(()),
         Err(aya::programs::TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        // With its interface the filter went too.
+        Err(error) if errno_of(&error) == Some(libc::ENODEV) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("remove the filter from {interface}")),
     }
 }

@@ -257,20 +257,19 @@ impl Datapath {
     /// Leaves programs and maps pinned. They pass everything once the lease ends.
     pub fn keep(self) {}
 
-    /// Detaches everywhere and unpins everything.
+    /// Detaches everywhere and unpins everything; what cannot be removed does not keep the rest.
     ///
     /// # Errors
     ///
-    /// A pin or filter cannot be removed.
+    /// A pin or filter cannot be removed: the first of them.
     pub fn remove(mut self) -> Result<()> {
         let interfaces: Vec<u32> = self.attached.keys().copied().collect();
-        for ifindex in interfaces {
-            self.detach(ifindex)?;
-        }
-        pins::remove_file(&self.pins.track_link())?;
+        let detached: Vec<Result<()>> =
+            interfaces.into_iter().map(|ifindex| self.detach(ifindex)).collect();
+        let track = pins::remove_file(&self.pins.track_link());
         drop(self.track);
-        self.pins.remove_all()?;
-        Ok(())
+        let pins = self.pins.remove_all().map(drop);
+        detached.into_iter().chain([track, pins]).collect()
     }
 
     fn instance(&mut self, link_header_len: u32) -> Result<(&mut Ebpf, &pins::Pins)> {

@@ -46,11 +46,29 @@ impl Pins {
             )
         })?;
         self.check_filesystem()?;
+        self.take()
+    }
+
+    /// Takes the directories for this process where they exist; `None` where they do not.
+    ///
+    /// # Errors
+    ///
+    /// A daemon holds it, or this user may not open it.
+    pub(super) fn lock_existing(&self) -> Result<Option<PinLock>> {
+        match fs::metadata(&self.root) {
+            Ok(_) => self.take().map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("look at {}", self.root.display())),
+        }
+    }
+
+    fn take(&self) -> Result<PinLock> {
         let directory = File::open(&self.root).with_context(|| format!("open {}", self.root.display()))?;
         match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(PinLock { _directory: directory }),
             Err(rustix::io::Errno::WOULDBLOCK) => bail!(
-                "another shedder uses {}: stop it, or give this one another daemon.bpffs and daemon.socket",
+                "another shedder uses {}: stop it or name its socket, or give this one another daemon.bpffs and \
+                 daemon.socket",
                 self.root.display()
             ),
             Err(error) => Err(error).with_context(|| format!("lock {}", self.root.display())),

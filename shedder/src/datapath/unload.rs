@@ -19,9 +19,12 @@ pub struct Unloaded {
 ///
 /// # Errors
 ///
-/// A pin or filter cannot be removed.
+/// A daemon holds the directory: its programs would stay attached without their pins. Or a pin or filter cannot
+/// be removed.
 pub fn unload(bpffs: &Path, interfaces: &[String]) -> Result<Unloaded> {
-    let pins = Pins::new(bpffs).remove_all()?;
+    let pins = Pins::new(bpffs);
+    let _lock = pins.lock_existing()?;
+    let pins = pins.remove_all()?;
     for interface in interfaces {
         attach::remove_clsact_filter(interface)?;
     }
