@@ -78,7 +78,9 @@ impl Parts for Program {
 
     fn unload(&self, bpffs: &Path) -> Result<String, Failure> {
         if !rustix::process::geteuid().is_root() {
-            return Err(Failure::failed("shedder unload must be root to see and remove what is pinned: use sudo"));
+            return Err(Failure::failed(
+                "shedder unload must be root to see and remove what is pinned: use sudo",
+            ));
         }
         let interfaces: Vec<String> =
             links::list().map_err(Failure::failed)?.into_iter().map(|link| link.name).collect();

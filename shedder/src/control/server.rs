@@ -161,11 +161,10 @@ async fn perform(line: &[u8], shared: &Shared) -> Result<Payload, Refusal> {
         let snapshot = Arc::clone(&shared.snapshot.borrow());
         return Ok(Payload::Status(Box::new(Arc::unwrap_or_clone(snapshot))));
     }
-    let stopping = || Refusal::failed("the daemon is stopping");
     let answer = async {
         let (reply, answer) = oneshot::channel();
-        shared.commands.send(ControlMessage { command, reply }).await.map_err(|_| stopping())?;
-        answer.await.map_err(|_| stopping())?
+        shared.commands.send(ControlMessage { command, reply }).await.map_err(|_| Refusal::stopping())?;
+        answer.await.map_err(|_| Refusal::stopping())?
     };
     timeout(shared.terms.answer, answer).await.unwrap_or_else(|_| {
         Err(Refusal::failed(format!(

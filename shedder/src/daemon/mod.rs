@@ -175,7 +175,9 @@ fn answer_unloads(
         .map(|message| message.reply);
     for reply in first.into_iter().chain(others) {
         let answer = match removed {
-            Ok(()) => Ok(Payload::Message("everything is detached and unpinned; the daemon exits".to_owned())),
+            Ok(()) => {
+                Ok(Payload::Message("everything is detached and unpinned; the daemon exits".to_owned()))
+            }
             Err(error) => Err(Refusal::failed(format!("{NOT_REMOVED}: {error:#}"))),
         };
         // The caller may have gone.

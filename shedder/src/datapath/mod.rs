@@ -264,8 +264,7 @@ impl Datapath {
     /// A pin or filter cannot be removed: the first of them.
     pub fn remove(mut self) -> Result<()> {
         let interfaces: Vec<u32> = self.attached.keys().copied().collect();
-        let detached: Vec<Result<()>> =
-            interfaces.into_iter().map(|ifindex| self.detach(ifindex)).collect();
+        let detached: Vec<Result<()>> = interfaces.into_iter().map(|ifindex| self.detach(ifindex)).collect();
         let track = pins::remove_file(&self.pins.track_link());
         drop(self.track);
         let pins = self.pins.remove_all().map(drop);
