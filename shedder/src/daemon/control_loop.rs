@@ -116,6 +116,9 @@ impl ControlLoop {
             dirty: Dirty::default(),
             warnings: BTreeMap::new(),
         };
+        if let Some(reason) = control_loop.datapath.uncounted().map(str::to_owned) {
+            control_loop.warn("counting", reason);
+        }
         control_loop.sync_addresses();
         control_loop.sync_sources();
         control_loop.sync_interfaces();
@@ -425,6 +428,10 @@ impl ControlLoop {
 
     /// Compares the kernel's counts with the socket table.
     fn reconcile(&mut self) {
+        // A correction of what is not counted would stand still while connections come and go.
+        if self.datapath.uncounted().is_some() {
+            return;
+        }
         let ranges = self.ranges();
         self.reconciler.keep(&ranges);
         let Some(sockets) = &mut self.sockets else { return };

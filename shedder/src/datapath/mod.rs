@@ -57,7 +57,7 @@ pub struct Datapath {
     /// For devices without a link-layer header; loaded when there is one.
     headerless: Option<Ebpf>,
     maps: maps::Maps,
-    track: FdLink,
+    track: Result<FdLink, String>,
     attached: BTreeMap<u32, Attached>,
     adopted: bool,
 }
@@ -88,9 +88,17 @@ impl Datapath {
         let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
         let mut ethernet = programs::load(&pins, &options, ETHERNET_LEN)?;
         programs::load_packet_programs(&mut ethernet)?;
-        programs::load_track_connections(&mut ethernet)?;
+        let track = match programs::kernel_types() {
+            Ok(types) => {
+                programs::load_track_connections(&mut ethernet, &types)?;
+                Ok(attach::attach_track_connections(&mut ethernet, &pins)?)
+            }
+            Err(error) => {
+                pins::remove_file(&pins.track_link())?;
+                Err(format!("{error:#}"))
+            }
+        };
         let maps = maps::Maps::take(&mut ethernet)?;
-        let track = attach::attach_track_connections(&mut ethernet, &pins)?;
         Ok(Self {
             pins,
             _lock: lock,
@@ -108,6 +116,12 @@ impl Datapath {
     #[must_use]
     pub const fn adopted(&self) -> bool {
         self.adopted
+    }
+
+    /// Why connections are not counted, so that no limit of theirs may be enforced; `None` where they are.
+    #[must_use]
+    pub fn uncounted(&self) -> Option<&str> {
+        self.track.as_ref().err().map(String::as_str)
     }
 
     /// Attaches to an interface at the first hook of `ladder` that works. `may_fall_back` says after which

@@ -79,9 +79,7 @@ impl Pins {
     ///
     /// The directory lies on another filesystem.
     fn check_filesystem(&self) -> Result<()> {
-        let statfs =
-            rustix::fs::statfs(&self.root).with_context(|| format!("statfs {}", self.root.display()))?;
-        if i64::from(statfs.f_type) != BPF_FS_MAGIC {
+        if !self.in_bpffs() {
             bail!(
                 "{} is not on bpffs: mount it with `mount -t bpf bpf /sys/fs/bpf`, or set daemon.bpffs to a \
                  directory on it",
@@ -89,6 +87,12 @@ impl Pins {
             );
         }
         Ok(())
+    }
+
+    /// Whether the directory, or the nearest one above it that exists, lies in a bpffs.
+    pub(super) fn in_bpffs(&self) -> bool {
+        let found = self.root.ancestors().find_map(|directory| rustix::fs::statfs(directory).ok());
+        found.is_some_and(|statfs| i64::from(statfs.f_type) == BPF_FS_MAGIC)
     }
 
     fn current(&self) -> PathBuf {

@@ -12,6 +12,8 @@ use super::pins::Pins;
 pub struct Unloaded {
     /// Pins, and with them the programs, maps and links that nothing else holds.
     pub pins: Vec<PathBuf>,
+    /// Whether the directory lies, or would lie, in a bpffs; elsewhere nothing can be pinned.
+    pub in_bpffs: bool,
 }
 
 /// Unpins everything under a bpffs directory and removes clsact filters of ours from these interfaces. Doing it
@@ -24,9 +26,10 @@ pub struct Unloaded {
 pub fn unload(bpffs: &Path, interfaces: &[String]) -> Result<Unloaded> {
     let pins = Pins::new(bpffs);
     let _lock = pins.lock_existing()?;
+    let in_bpffs = pins.in_bpffs();
     let pins = pins.remove_all()?;
     for interface in interfaces {
         attach::remove_clsact_filter(interface)?;
     }
-    Ok(Unloaded { pins })
+    Ok(Unloaded { pins, in_bpffs })
 }

@@ -12,7 +12,7 @@ use super::eventually;
 
 /// The product's object; besides its own programs it has two that pass everything, which here are somebody
 /// else's.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/shedder.bpf.o"));
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/shedder.bpf.o"));
 
 /// The programs that pass everything, not loaded into the kernel yet.
 pub fn foreign() -> Ebpf {
