@@ -14,5 +14,6 @@ pub mod net;
 pub mod pinned_snapshot;
 pub mod quota;
 pub mod snapshot;
+pub mod snapshot_reader;
 #[cfg(test)]
 mod snapshot_sample;

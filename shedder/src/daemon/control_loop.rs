@@ -1,6 +1,7 @@
 //! One tick: read everything, decide once, write once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shedder_common::address::Address;
@@ -58,6 +59,8 @@ pub(super) struct ControlLoop {
     due: Due,
     dirty: Dirty,
     warnings: BTreeMap<&'static str, String>,
+    /// What was made since the last change.
+    fresh: Option<Arc<Snapshot>>,
 }
 
 /// When periodic work is due.
@@ -115,6 +118,7 @@ impl ControlLoop {
             due: Due::default(),
             dirty: Dirty::default(),
             warnings: BTreeMap::new(),
+            fresh: None,
         };
         if let Some(reason) = control_loop.datapath.uncounted().map(str::to_owned) {
             control_loop.warn("counting", reason);
@@ -168,7 +172,8 @@ impl ControlLoop {
     }
 
     /// One turn of the loop.
-    pub(super) fn tick(&mut self, now: Duration) -> Snapshot {
+    pub(super) fn tick(&mut self, now: Duration) {
+        self.fresh = None;
         self.note_stall(now);
         self.tick_started = now;
         self.follow_network(now);
@@ -191,16 +196,24 @@ impl ControlLoop {
             let soon = self.reconciler.is_restless();
             self.due.reconcile = now + if soon { RECONCILE_SOON } else { RECONCILE_PERIOD };
         }
-        let counters = self.datapath.read();
-        match counters {
+        self.ticks.total += 1;
+    }
+
+    /// All that is known. The counters are read now, but no more than once in a tick.
+    pub(super) fn snapshot(&mut self, now: Duration) -> Arc<Snapshot> {
+        if let Some(fresh) = &self.fresh {
+            return Arc::clone(fresh);
+        }
+        match self.datapath.read() {
             Ok(counters) => {
                 self.counters = counters;
                 self.warnings.remove("counters");
             }
             Err(error) => self.warn("counters", format!("counters cannot be read: {error:#}")),
         }
-        self.ticks.total += 1;
-        self.snapshot(now)
+        let snapshot = Arc::new(self.make_snapshot(now));
+        self.fresh = Some(Arc::clone(&snapshot));
+        snapshot
     }
 
     /// Says so when the loop stood still for longer than the lease, for example in a stopped or starved process:
@@ -228,6 +241,7 @@ impl ControlLoop {
 
     /// Does what a control client asks, at once.
     pub(super) fn command(&mut self, command: Command, now: Duration) -> Result<Payload, Refusal> {
+        self.fresh = None;
         match command {
             Command::Set { port, assignments, confirm_seconds } => {
                 self.set(&port, &assignments, confirm_seconds, now)
@@ -477,7 +491,7 @@ impl ControlLoop {
         }
     }
 
-    fn snapshot(&self, now: Duration) -> Snapshot {
+    fn make_snapshot(&self, now: Duration) -> Snapshot {
         let mut snapshot = Snapshot {
             version: SNAPSHOT_VERSION,
             shedder_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::config::model::{Attach, InterfacePattern, Via};
 use crate::datapath::{AttachError, Datapath, xdp_program_name};
-use crate::kernel::attachment::{Holder, Hook, may_fall_back, plan, refusal};
+use crate::kernel::attachment::{Holder, Hook, Plan, may_fall_back, plan, refusal};
 use crate::kernel::support::KernelSupport;
 use crate::net::NetError;
 use crate::net::links::{self, LinkFacts};
@@ -57,9 +57,12 @@ impl Interfaces {
             if let Some(attachment) = self.served.get(&link.ifindex)
                 && attachment.mode != NOT_SERVED
             {
-                // An attachment can reset a network card, so only the operator's own change makes a new one.
-                let plan = plan(link, attach.via, needs_reset, support);
-                if !new_terms || plan.ladder.iter().any(|hook| hook.mode() == attachment.mode) {
+                if !datapath.is_attached(&link.name, link.ifindex, link.xdp_attached) {
+                    tracing::warn!("{} has lost its program and is served anew.", link.name);
+                } else if !new_terms
+                    || allows(&plan(link, attach.via, needs_reset, support), &attachment.mode)
+                {
+                    // An attachment can reset a network card, so only the operator's own change makes a new one.
                     continue;
                 }
                 if let Err(error) = datapath.detach(link.ifindex) {
@@ -112,6 +115,10 @@ impl Interfaces {
 
 /// The mode of an interface that could not be attached.
 pub(super) const NOT_SERVED: &str = "none";
+
+fn allows(plan: &Plan, mode: &str) -> bool {
+    plan.ladder.iter().any(|hook| hook.mode() == mode)
+}
 
 fn report(attachment: &Attachment) {
     let Attachment { interface, mode, reason, .. } = attachment;

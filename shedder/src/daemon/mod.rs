@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use aya_log::Level;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use crate::config::model::{Config, OnExit, Via};
@@ -28,7 +28,7 @@ use crate::endpoint;
 use crate::kernel::offsets::{VMLINUX_BTF, read_offsets};
 use crate::net::changes::{Changed, Changes};
 use crate::net::namespace;
-use crate::snapshot::Snapshot;
+use crate::snapshot_reader;
 use control_loop::ControlLoop;
 use shedder_common::abi::SocketOffsets;
 
@@ -71,7 +71,6 @@ async fn serve(options: Options) -> Result<()> {
         );
     }
     let Options { config_file, config, bpf_log } = options;
-    let (snapshots, snapshot) = watch::channel(Arc::new(Snapshot::default()));
     let (commands, mut requests) = mpsc::channel::<ControlMessage>(COMMAND_QUEUE);
     let control = ControlListener::bind(&config.daemon.socket)?;
     let endpoint = match config.metrics.listen {
@@ -99,8 +98,10 @@ async fn serve(options: Options) -> Result<()> {
         bail!("{refused}");
     }
     // Whoever is answered from now on is told of a finished tick.
-    turn(&mut control_loop, &last_tick, &snapshots);
+    turn(&mut control_loop, &last_tick);
+    let (snapshots, snapshot) = snapshot_reader::channel(control_loop.snapshot(clock::monotonic()));
 
+    return_free_memory();
     if let Some(listener) = endpoint {
         let state = endpoint::State { snapshot: snapshot.clone(), tick_age: tick_age(&last_tick) };
         tokio::spawn(endpoint::serve(listener, state));
@@ -119,7 +120,8 @@ async fn serve(options: Options) -> Result<()> {
             _ = terminate.recv() => break None,
             _ = interrupt.recv() => break None,
             _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
-            _ = ticks.tick() => turn(&mut control_loop, &last_tick, &snapshots),
+            _ = ticks.tick() => turn(&mut control_loop, &last_tick),
+            () = snapshots.wanted() => snapshots.publish(control_loop.snapshot(clock::monotonic())),
             changed = changes.next() => {
                 let changed = changed.unwrap_or_else(|error| {
                     tracing::debug!("{error}");
@@ -154,12 +156,22 @@ async fn serve(options: Options) -> Result<()> {
     removed.context(NOT_REMOVED)
 }
 
-/// One turn of the loop, published.
-fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64, snapshots: &watch::Sender<Arc<Snapshot>>) {
-    let snapshot = control_loop.tick(clock::monotonic());
-    last_tick.store(clock::nanoseconds(clock::monotonic()), Ordering::Relaxed);
-    let _old = snapshots.send_replace(Arc::new(snapshot));
-    control_loop.took(clock::monotonic());
+/// Gives back what the start needed: the kernel's types alone take more than the daemon ever does later.
+fn return_free_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: takes no pointer, and may be called at any time from any thread.
+        #[expect(unsafe_code, reason = "the allocator of the C library has no safe interface")]
+        let _released = unsafe { libc::malloc_trim(0) };
+    }
+}
+
+/// One turn of the loop.
+fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64) {
+    control_loop.tick(clock::monotonic());
+    let now = clock::monotonic();
+    last_tick.store(clock::nanoseconds(now), Ordering::Relaxed);
+    control_loop.took(now);
 }
 
 /// Tells everyone who asked for it that all is removed, now that it is; whoever asks for something else hears

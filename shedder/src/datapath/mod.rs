@@ -66,6 +66,7 @@ pub struct Datapath {
 struct Attached {
     interface: String,
     hook: Hook,
+    program_id: u32,
     held: attach::Held,
 }
 
@@ -140,13 +141,15 @@ impl Datapath {
     ) -> Result<(Hook, Vec<(Hook, AttachError)>), Vec<(Hook, AttachError)>> {
         let mut failures = Vec::new();
         for hook in ladder {
-            let attempt = self
-                .instance(link_header_len)
-                .map_err(AttachError::from)
-                .and_then(|(ebpf, pins)| attach::attach(ebpf, pins, *hook, interface, ifindex));
+            let attempt =
+                self.instance(link_header_len).map_err(AttachError::from).and_then(|(ebpf, pins)| {
+                    let program_id = attach::program_id(ebpf, *hook)?;
+                    Ok((program_id, attach::attach(ebpf, pins, *hook, interface, ifindex)?))
+                });
             match attempt {
-                Ok(held) => {
-                    let attached = Attached { interface: interface.to_owned(), hook: *hook, held };
+                Ok((program_id, held)) => {
+                    let attached =
+                        Attached { interface: interface.to_owned(), hook: *hook, program_id, held };
                     self.attached.insert(ifindex, attached);
                     return Ok((*hook, failures));
                 }
@@ -177,6 +180,22 @@ impl Datapath {
         self.pins.remove_other_versions()
     }
 
+    /// Whether an interface that [`Datapath::attach`] attached to still runs the program. It does not where the
+    /// interface left the namespace, was replaced under its index, or somebody detached the link. `xdp_program`
+    /// is the id of the XDP program that the interface runs.
+    #[must_use]
+    pub fn is_attached(&self, interface: &str, ifindex: u32, xdp_program: Option<u32>) -> bool {
+        match self.attached.get(&ifindex) {
+            Some(attached) if attached.hook.is_xdp() => xdp_program == Some(attached.program_id),
+            // Where the hook cannot be queried, nothing is known against it.
+            Some(attached) if attached.hook == Hook::Tcx => {
+                attach::runs_at_tcx(interface, attached.program_id).unwrap_or(true)
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
     /// Detaches from an interface, which may be gone already.
     ///
     /// # Errors
@@ -184,7 +203,7 @@ impl Datapath {
     /// The pin or the filter cannot be removed.
     pub fn detach(&mut self, ifindex: u32) -> Result<()> {
         match self.attached.remove(&ifindex) {
-            Some(Attached { interface, hook, held }) => {
+            Some(Attached { interface, hook, held, .. }) => {
                 attach::detach(&self.pins, held, hook, &interface, ifindex)
             }
             None => Ok(()),
