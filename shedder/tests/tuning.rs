@@ -9,7 +9,8 @@ use std::time::Duration;
 use support::run::{must, shedder_in};
 use support::{Daemon, Net, PATIENCE, SHEDDER, Setup, bpf, connect, eventually, now};
 
-const PORT: &str = "[[port]]\nport = 8080\nrate = \"0/s\"\n[[port]]\nport = \"9000-9001\"\nshared = true\n";
+/// Nobody accepts in these tests, so the accept queue has no say.
+const PORT: &str = "[[port]]\nport = 8080\nrate = \"0/s\"\nqueue_wait = \"unlimited\"\n[[port]]\nport = \"9000-9001\"\nshared = true\n";
 
 struct Site {
     net: Net,
