@@ -52,7 +52,9 @@ pub(super) struct ControlLoop {
     listeners: Vec<Listener>,
     mode: Mode,
     level: PinnedLevel,
-    written: Option<(QuotaTable, Mode)>,
+    written: Option<QuotaTable>,
+    /// What that table follows from besides the configuration; `None` where it must be made anew.
+    written_for: Option<(Demand, Mode)>,
     counters: Counters,
     ticks: Ticks,
     tick_started: Duration,
@@ -89,10 +91,9 @@ struct PinnedLevel {
 
 impl ControlLoop {
     /// Attaches, passing; the first tick puts the first quota table in force.
-    pub(super) fn start(config: Config, datapath: Datapath) -> Self {
+    pub(super) fn start(config: Config, datapath: Datapath, support: KernelSupport) -> Self {
         let now = clock::monotonic();
         let sockets = SocketTables::open().map_err(|error| tracing::warn!("{error}.")).ok();
-        let support = KernelSupport::read(std::path::Path::new("/"), &config.daemon.bpffs);
         let ticks = Ticks {
             interval_seconds: config.daemon.tick.as_secs_f64(),
             buckets: vec![0; TICK_BOUNDS_SECONDS.len() + 1],
@@ -112,6 +113,7 @@ impl ControlLoop {
             listeners: Vec::new(),
             level: PinnedLevel { since: now, ..PinnedLevel::default() },
             written: None,
+            written_for: None,
             counters: Counters::default(),
             ticks,
             tick_started: now,
@@ -164,7 +166,7 @@ impl ControlLoop {
         let config = Config { daemon: running.daemon.clone(), metrics: running.metrics.clone(), ..config };
         self.mode = config.mode;
         self.policies.reload(config);
-        self.config = self.policies.effective();
+        self.apply_policies();
         self.due.listeners = Duration::ZERO;
         self.sync_sources();
         self.dirty.links = true;
@@ -179,7 +181,7 @@ impl ControlLoop {
         self.follow_network(now);
         if self.policies.expire(now) {
             tracing::warn!("A change was not confirmed in time and is taken back.");
-            self.config = self.policies.effective();
+            self.apply_policies();
             self.dirty.links = true;
         }
         if self.level.until.is_some_and(|until| now >= until) {
@@ -284,7 +286,7 @@ impl ControlLoop {
             Some(Err(error)) => return Err(Refusal::wrong_use(format!("--confirm: {error}"))),
         };
         self.policies.set(port, assignments, confirm_until).map_err(Refusal::wrong_use)?;
-        self.config = self.policies.effective();
+        self.apply_policies();
         // The first policy that answers with RST may need another hook.
         self.dirty.links = true;
         self.write_quotas(now);
@@ -362,7 +364,13 @@ impl ControlLoop {
             }
             Err(error) => self.warn("sources", format!("sources are not known to the kernel: {error:#}")),
         }
-        self.written = None;
+        self.written_for = None;
+    }
+
+    /// Takes what the policies have become.
+    fn apply_policies(&mut self) {
+        self.config = self.policies.effective();
+        self.written_for = None;
     }
 
     fn look_at_listeners(&mut self) {
@@ -378,7 +386,7 @@ impl ControlLoop {
             let ports = self.listeners.iter().map(|listener| listener.port).collect();
             let (changed, left_out) = self.policies.follow(&ports);
             if changed {
-                self.config = self.policies.effective();
+                self.apply_policies();
             }
             if left_out > 0 {
                 self.warn(
@@ -398,12 +406,15 @@ impl ControlLoop {
             exempt_rate: self.exempt_rate(),
         };
         let demand = self.demand();
-        let table = quota::table(&self.config, |_| demand, self.clock_resolution_ns);
-        let state = (table, self.mode);
-        let result = if self.written.as_ref() == Some(&state) {
+        let wanted = Some((demand, self.mode));
+        let result = if self.written_for == wanted {
             self.datapath.renew(&rules)
         } else {
-            self.datapath.write(&state.0, &rules).map(|()| self.written = Some(state))
+            let table = quota::table(&self.config, |_| demand, self.clock_resolution_ns);
+            self.datapath.write(&table, &rules).map(|()| {
+                self.written = Some(table);
+                self.written_for = wanted;
+            })
         };
         match result {
             Ok(()) => {
@@ -520,7 +531,7 @@ impl ControlLoop {
     }
 
     fn port_states(&self) -> Vec<crate::snapshot::PortState> {
-        let Some((table, _)) = &self.written else { return Vec::new() };
+        let Some(table) = &self.written else { return Vec::new() };
         let facts: BTreeMap<(u16, u16), &PortPolicy> =
             self.config.ports.iter().map(|policy| ((policy.first, policy.last), policy)).collect();
         let state = |policy: &quota::PolicyQuota| {

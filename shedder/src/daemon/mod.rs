@@ -26,6 +26,7 @@ use crate::control::{self, ControlListener, ControlMessage};
 use crate::datapath::{Datapath, LoadOptions};
 use crate::endpoint;
 use crate::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use crate::kernel::support::{Capabilities, KernelSupport};
 use crate::net::changes::{Changed, Changes};
 use crate::net::namespace;
 use crate::snapshot_reader;
@@ -71,6 +72,14 @@ async fn serve(options: Options) -> Result<()> {
         );
     }
     let Options { config_file, config, bpf_log } = options;
+    let support = KernelSupport::read(Path::new("/"), &config.daemon.bpffs);
+    let lacking = support.capabilities.map(Capabilities::lacking).unwrap_or_default();
+    if !lacking.is_empty() {
+        bail!(
+            "{} missing: add them to the unit or container; `shedder doctor` tells more",
+            lacking.join(", ")
+        );
+    }
     let (commands, mut requests) = mpsc::channel::<ControlMessage>(COMMAND_QUEUE);
     let control = ControlListener::bind(&config.daemon.socket)?;
     let endpoint = match config.metrics.listen {
@@ -92,7 +101,7 @@ async fn serve(options: Options) -> Result<()> {
     let last_tick = Arc::new(AtomicU64::new(0));
     let (tick, on_exit) = (config.daemon.tick, config.daemon.on_exit);
     let strict = config.attach.via != Via::Auto;
-    let mut control_loop = ControlLoop::start(config, datapath);
+    let mut control_loop = ControlLoop::start(config, datapath, support);
     if strict && let Some(refused) = control_loop.refused_attachment() {
         control_loop.into_datapath().remove()?;
         bail!("{refused}");
