@@ -16,6 +16,7 @@ pub mod pinned_snapshot;
 pub mod quota;
 pub mod sensors;
 pub mod snapshot;
+pub mod snapshot_reader;
 #[cfg(test)]
 mod snapshot_sample;
 pub mod trace;

@@ -77,10 +77,20 @@ impl Parts for Program {
     }
 
     fn unload(&self, bpffs: &Path) -> Result<String, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::failed(
+                "shedder unload must be root to see and remove what is pinned: use sudo",
+            ));
+        }
         let interfaces: Vec<String> =
             links::list().map_err(Failure::failed)?.into_iter().map(|link| link.name).collect();
         let removed = datapath::unload(bpffs, &interfaces).map_err(|error| failed(&error))?;
         Ok(match removed.pins.len() {
+            0 if !removed.in_bpffs => format!(
+                "no bpffs is mounted where {} would be, so nothing is pinned there; where shedder runs in another mount \
+                 namespace or container, unload it there",
+                bpffs.display()
+            ),
             0 => format!("nothing of shedder is pinned under {}", bpffs.display()),
             pins => format!(
                 "{pins} pins under {} are removed, and with them programs, maps and links",

@@ -65,8 +65,8 @@ pub fn dispatch(cli: Cli, parts: &dyn Parts, out: &mut dyn Write, style: Style) 
         Verb::Run(args) => parts.run(&args)?,
         Verb::Check(args) => check::check(&args, |file| parts.check(file), out)?,
         Verb::Status(args) => {
-            let bpffs = || parts.places(None).map(|places| places.bpffs);
-            status::status(&args, bpffs, |bpffs| parts.read_pinned(bpffs), out, style)?;
+            let places = |config: Option<&Path>| parts.places(config);
+            status::status(&args, places, |bpffs| parts.read_pinned(bpffs), out, style)?;
         }
         Verb::Set(args) => set::set(args, out)?,
         Verb::Confirm(args) => confirm::confirm(&args, out)?,

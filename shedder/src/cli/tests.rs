@@ -84,7 +84,7 @@ fn wrong_use_is_told_apart() {
         ("shedder set port 8080", ErrorKind::MissingRequiredArgument),
         ("shedder set port 8080 rate", ErrorKind::ValueValidation),
         ("shedder check", ErrorKind::MissingRequiredArgument),
-        ("shedder status --config x", ErrorKind::UnknownArgument),
+        ("shedder check x --config x", ErrorKind::UnknownArgument),
     ] {
         let error = parse(line).unwrap_err();
         assert_eq!(error.kind(), kind, "{line}");

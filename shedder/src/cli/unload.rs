@@ -2,13 +2,14 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
 use super::output::{write_payload, write_text};
 use super::{Failure, Places};
 use crate::control::client::{self, CallError};
-use crate::control::protocol::Command;
+use crate::control::protocol::{Command, Payload};
 
 /// Arguments of `shedder unload`.
 #[derive(Clone, Debug, Args)]
@@ -34,9 +35,24 @@ pub fn unload(
 ) -> Result<(), Failure> {
     let Places { socket, bpffs } = places(args.config.as_deref())?;
     let socket = args.socket.as_ref().unwrap_or(&socket);
-    match client::call(socket, Command::Unload) {
+    match call_until_it_ended(socket) {
         Ok(payload) => write_payload(out, &payload),
         Err(CallError::NoDaemon { .. }) => write_text(out, &remove(&bpffs)?),
         Err(error) => Err(error.into()),
     }
 }
+
+/// Asks the daemon; one that is ending already may leave its pins, so it is waited for.
+fn call_until_it_ended(socket: &Path) -> Result<Payload, CallError> {
+    for _ in 0..ENDING_TRIES {
+        match client::call(socket, Command::Unload) {
+            Err(error) if error.is_ending() => std::thread::sleep(ENDING_PAUSE),
+            answer => return answer,
+        }
+    }
+    client::call(socket, Command::Unload)
+}
+
+/// How long a daemon that is ending is waited for: ten seconds.
+const ENDING_TRIES: u32 = 100;
+const ENDING_PAUSE: Duration = Duration::from_millis(100);

@@ -10,7 +10,9 @@ use rustix::net::SocketFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::listener::{address, connect_to, unix_socket};
-use super::protocol::{Command, MAX_RESPONSE_BYTES, PROTOCOL_VERSION, Payload, Refusal, Request, Response};
+use super::protocol::{
+    Command, MAX_RESPONSE_BYTES, PROTOCOL_VERSION, Payload, Refusal, RefusalKind, Request, Response,
+};
 
 /// Longer than the daemon waits for its own control loop, so that its answer comes first.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,6 +46,22 @@ pub enum CallError {
     /// The daemon understood and did not do it.
     #[error("{}", .0.message)]
     Refused(Refusal),
+}
+
+impl CallError {
+    /// Whether the daemon was ending, so that there is none a moment later.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.kind == RefusalKind::Stopping,
+            // Its socket was closed while the call waited to be accepted.
+            Self::Broken { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+            ),
+            Self::NoDaemon { .. } | Self::Denied { .. } => false,
+        }
+    }
 }
 
 /// Sends a command to the daemon and waits for its answer.

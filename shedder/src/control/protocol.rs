@@ -194,6 +194,8 @@ pub enum RefusalKind {
     Failed,
     /// It cannot be done as asked: unknown port, unknown key, a value that is none.
     WrongUse,
+    /// The daemon is ending.
+    Stopping,
 }
 
 impl Refusal {
@@ -201,6 +203,12 @@ impl Refusal {
     #[must_use]
     pub fn failed(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: RefusalKind::Failed }
+    }
+
+    /// The daemon is ending and does nothing any more.
+    #[must_use]
+    pub fn stopping() -> Self {
+        Self { message: "the daemon is stopping".to_owned(), kind: RefusalKind::Stopping }
     }
 
     /// It cannot be done as asked.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::listener::ControlListener;
 use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal, Response, parse_request};
-use crate::snapshot::Snapshot;
+use crate::snapshot_reader::SnapshotReader;
 
 /// Most connections at once; more wait in the listen backlog.
 const MAX_CONNECTIONS: usize = 16;
@@ -48,7 +48,7 @@ impl Terms {
 
 #[derive(Clone)]
 struct Shared {
-    snapshot: watch::Receiver<Arc<Snapshot>>,
+    snapshot: SnapshotReader,
     commands: mpsc::Sender<ControlMessage>,
     terms: Terms,
 }
@@ -62,7 +62,7 @@ struct Shared {
 /// The runtime does not take the socket.
 pub async fn serve(
     listener: ControlListener,
-    snapshot: watch::Receiver<Arc<Snapshot>>,
+    snapshot: impl Into<SnapshotReader>,
     commands: mpsc::Sender<ControlMessage>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -71,14 +71,14 @@ pub async fn serve(
 
 pub(super) async fn serve_with(
     listener: ControlListener,
-    snapshot: watch::Receiver<Arc<Snapshot>>,
+    snapshot: impl Into<SnapshotReader>,
     commands: mpsc::Sender<ControlMessage>,
     stop: impl Future<Output = ()>,
     terms: Terms,
 ) -> io::Result<()> {
     let (listener, file) = listener.into_parts();
     let listener = UnixListener::from_std(listener)?;
-    let shared = Shared { snapshot, commands, terms };
+    let shared = Shared { snapshot: snapshot.into(), commands, terms };
     let mut connections = JoinSet::new();
     tokio::select! {
         () = stop => {}
@@ -158,14 +158,13 @@ async fn read_request(stream: &mut UnixStream) -> Result<Option<Vec<u8>>, Refusa
 async fn perform(line: &[u8], shared: &Shared) -> Result<Payload, Refusal> {
     let command = parse_request(line)?;
     if command == Command::Status {
-        let snapshot = Arc::clone(&shared.snapshot.borrow());
+        let snapshot = shared.snapshot.latest().await;
         return Ok(Payload::Status(Box::new(Arc::unwrap_or_clone(snapshot))));
     }
-    let stopping = || Refusal::failed("the daemon is stopping");
     let answer = async {
         let (reply, answer) = oneshot::channel();
-        shared.commands.send(ControlMessage { command, reply }).await.map_err(|_| stopping())?;
-        answer.await.map_err(|_| stopping())?
+        shared.commands.send(ControlMessage { command, reply }).await.map_err(|_| Refusal::stopping())?;
+        answer.await.map_err(|_| Refusal::stopping())?
     };
     timeout(shared.terms.answer, answer).await.unwrap_or_else(|_| {
         Err(Refusal::failed(format!(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shedder_common::address::Address;
@@ -24,12 +25,15 @@ use crate::levels::Update;
 use crate::net::addresses;
 use crate::net::changes::Changed;
 use crate::net::sockets::{Listener, SocketTables};
-use crate::quota::{self, QuotaTable};
+use crate::quota::{self, Demand, QuotaTable};
 use crate::snapshot::{AcceptQueue, SNAPSHOT_VERSION, Snapshot, TICK_BOUNDS_SECONDS, Ticks};
 
 /// How often the socket table is compared with the counts while they agree, and while they do not.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(10);
 const RECONCILE_SOON: Duration = Duration::from_secs(1);
+
+/// How often counters are read for learning rates; whoever looks at a snapshot has them read more often.
+const COUNTERS_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often interfaces that could not be attached are tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
@@ -49,18 +53,23 @@ pub(super) struct ControlLoop {
     listeners: Vec<Listener>,
     mode: Mode,
     pressure: Pressure,
-    written: Option<(QuotaTable, Mode)>,
+    written: Option<QuotaTable>,
+    /// What that table follows from besides the configuration; `None` where it must be made anew.
+    written_for: Option<(Vec<Demand>, Mode)>,
     counters: Counters,
     ticks: Ticks,
     tick_started: Duration,
     due: Due,
     dirty: Dirty,
     warnings: BTreeMap<&'static str, String>,
+    /// What was made since the last change.
+    fresh: Option<Arc<Snapshot>>,
 }
 
 /// When periodic work is due.
 #[derive(Debug, Default)]
 struct Due {
+    counters: Duration,
     reconcile: Duration,
     retry: Duration,
 }
@@ -73,11 +82,10 @@ struct Dirty {
 }
 
 impl ControlLoop {
-    /// Attaches, then puts the first quota table in force.
-    pub(super) fn start(config: Config, datapath: Datapath) -> anyhow::Result<Self> {
+    /// Attaches, passing; the first tick puts the first quota table in force.
+    pub(super) fn start(config: Config, datapath: Datapath, support: KernelSupport) -> Self {
         let now = clock::monotonic();
         let sockets = SocketTables::open().map_err(|error| tracing::warn!("{error}.")).ok();
-        let support = KernelSupport::read(Path::new("/"), &config.daemon.bpffs);
         let ticks = Ticks {
             interval_seconds: config.daemon.tick.as_secs_f64(),
             buckets: vec![0; TICK_BOUNDS_SECONDS.len() + 1],
@@ -98,20 +106,25 @@ impl ControlLoop {
             listeners: Vec::new(),
             pressure,
             written: None,
+            written_for: None,
             counters: Counters::default(),
             ticks,
             tick_started: now,
             due: Due::default(),
             dirty: Dirty::default(),
             warnings: BTreeMap::new(),
+            fresh: None,
         };
+        if let Some(reason) = control_loop.datapath.uncounted().map(str::to_owned) {
+            control_loop.warn("counting", reason);
+        }
         control_loop.sync_addresses();
         control_loop.sync_sources();
         control_loop.sync_interfaces();
         if let Err(error) = control_loop.datapath.remove_leftovers() {
             tracing::warn!("What an earlier daemon left cannot be removed: {error:#}.");
         }
-        Ok(control_loop)
+        control_loop
     }
 
     /// Gives the datapath back.
@@ -119,8 +132,13 @@ impl ControlLoop {
         self.datapath
     }
 
+    /// Why an interface that is there is not served, as a sentence.
+    pub(super) fn refused_attachment(&self) -> Option<String> {
+        self.interfaces.refused()
+    }
+
     /// What does not work as configured.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<String> {
         self.interfaces.warnings().into_iter().chain(self.warnings.values().cloned()).collect()
     }
 
@@ -141,9 +159,8 @@ impl ControlLoop {
         let config = Config { daemon: running.daemon.clone(), metrics: running.metrics.clone(), ..config };
         self.mode = config.mode;
         self.policies.reload(config);
-        self.config = self.policies.effective();
-        let now = clock::monotonic();
-        let transitions = self.pressure.set_config(now, &self.config);
+        self.apply_policies();
+        let transitions = self.pressure.set_config(clock::monotonic(), &self.config);
         tell(&Update { transitions, availability: Vec::new() });
         self.sync_sources();
         self.dirty.links = true;
@@ -151,12 +168,19 @@ impl ControlLoop {
     }
 
     /// One turn of the loop.
-    pub(super) fn tick(&mut self, now: Duration) -> Snapshot {
+    pub(super) fn tick(&mut self, now: Duration) {
+        self.fresh = None;
+        self.note_stall(now);
         self.tick_started = now;
         self.follow_network(now);
         if self.policies.expire(now) {
             tracing::warn!("A change was not confirmed in time and is taken back.");
-            self.config = self.policies.effective();
+            self.apply_policies();
+            self.dirty.links = true;
+        }
+        if now >= self.due.counters {
+            self.due.counters = now + COUNTERS_PERIOD;
+            self.read_counters();
         }
         self.look_at_listeners();
         let readings = self.pressure.read(now, clock::wall(), &self.listeners, &self.config);
@@ -168,16 +192,41 @@ impl ControlLoop {
             let soon = self.reconciler.is_restless();
             self.due.reconcile = now + if soon { RECONCILE_SOON } else { RECONCILE_PERIOD };
         }
-        let counters = self.datapath.read();
-        match counters {
+        self.ticks.total += 1;
+    }
+
+    /// All that is known. The counters are read now, but no more than once in a tick.
+    pub(super) fn snapshot(&mut self, now: Duration) -> Arc<Snapshot> {
+        if let Some(fresh) = &self.fresh {
+            return Arc::clone(fresh);
+        }
+        self.read_counters();
+        let snapshot = Arc::new(self.make_snapshot(now));
+        self.fresh = Some(Arc::clone(&snapshot));
+        snapshot
+    }
+
+    fn read_counters(&mut self) {
+        match self.datapath.read() {
             Ok(counters) => {
                 self.counters = counters;
                 self.warnings.remove("counters");
             }
             Err(error) => self.warn("counters", format!("counters cannot be read: {error:#}")),
         }
-        self.ticks.total += 1;
-        self.snapshot(now)
+    }
+
+    /// Says so when the loop stood still for longer than the lease, for example in a stopped or starved process:
+    /// the kernel has passed everything meanwhile.
+    fn note_stall(&self, now: Duration) {
+        let stood_still = now.saturating_sub(self.tick_started);
+        if self.ticks.total > 0 && stood_still > self.config.daemon.lease {
+            tracing::warn!(
+                "The control loop stood still for {:.1} s, longer than the lease: the kernel passed everything until \
+                 now.",
+                stood_still.as_secs_f64()
+            );
+        }
     }
 
     /// Notes how long the tick took.
@@ -192,6 +241,7 @@ impl ControlLoop {
 
     /// Does what a control client asks, at once.
     pub(super) fn command(&mut self, command: Command, now: Duration) -> Result<Payload, Refusal> {
+        self.fresh = None;
         match command {
             Command::Set { port, assignments, confirm_seconds } => {
                 self.set(&port, &assignments, confirm_seconds, now)
@@ -223,10 +273,8 @@ impl ControlLoop {
                     }
                 }))
             }
-            Command::Unload => {
-                Ok(Payload::Message("shedder detaches, removes its pins and exits".to_owned()))
-            }
-            Command::Explain { .. } | Command::Status => {
+            // Status the server answers itself, and after an unload there is no loop that could.
+            Command::Explain { .. } | Command::Status | Command::Unload => {
                 Err(Refusal::failed("this daemon does not know that command"))
             }
         }
@@ -245,7 +293,9 @@ impl ControlLoop {
             Some(Err(error)) => return Err(Refusal::wrong_use(format!("--confirm: {error}"))),
         };
         self.policies.set(port, assignments, confirm_until).map_err(Refusal::wrong_use)?;
-        self.config = self.policies.effective();
+        self.apply_policies();
+        // The first policy that answers with RST may need another hook.
+        self.dirty.links = true;
         self.write_quotas(now);
         let changes: Vec<String> = assignments.iter().map(|(key, value)| format!("{key}={value}")).collect();
         tracing::info!("Port {port}: {}.", changes.join(" "));
@@ -263,6 +313,7 @@ impl ControlLoop {
         let until =
             for_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(|time| now + time);
         let transitions = self.pressure.pin(now, level, until);
+        self.read_counters();
         self.pressure.follow_levels(now, &self.config, &self.counters);
         tell(&Update { transitions, availability: Vec::new() });
     }
@@ -318,7 +369,13 @@ impl ControlLoop {
             }
             Err(error) => self.warn("sources", format!("sources are not known to the kernel: {error:#}")),
         }
-        self.written = None;
+        self.written_for = None;
+    }
+
+    /// Takes what the policies have become.
+    fn apply_policies(&mut self) {
+        self.config = self.policies.effective();
+        self.written_for = None;
     }
 
     fn look_at_listeners(&mut self) {
@@ -334,7 +391,7 @@ impl ControlLoop {
             let ports = self.listeners.iter().map(|listener| listener.port).collect();
             let (changed, left_out) = self.policies.follow(&ports);
             if changed {
-                self.config = self.policies.effective();
+                self.apply_policies();
             }
             if left_out > 0 {
                 self.warn(
@@ -353,13 +410,16 @@ impl ControlLoop {
             lease_expires_ns: clock::nanoseconds(now + self.config.daemon.lease),
             exempt_rate: self.exempt_rate(),
         };
-        let demand = |policy: &PortPolicy| self.pressure.demand(policy, &self.config);
-        let table = quota::table(&self.config, demand, self.clock_resolution_ns);
-        let state = (table, self.mode);
-        let result = if self.written.as_ref() == Some(&state) {
+        let wanted = Some((self.pressure.demands(&self.config), self.mode));
+        let result = if self.written_for == wanted {
             self.datapath.renew(&rules)
         } else {
-            self.datapath.write(&state.0, &rules).map(|()| self.written = Some(state))
+            let demands = wanted.as_ref().map_or(&[][..], |(demands, _)| demands);
+            let table = quota::table(&self.config, demands, self.clock_resolution_ns);
+            self.datapath.write(&table, &rules).map(|()| {
+                self.written = Some(table);
+                self.written_for = wanted;
+            })
         };
         match result {
             Ok(()) => {
@@ -390,6 +450,10 @@ impl ControlLoop {
 
     /// Compares the kernel's counts with the socket table.
     fn reconcile(&mut self) {
+        // A correction of what is not counted would stand still while connections come and go.
+        if self.datapath.uncounted().is_some() {
+            return;
+        }
         let ranges = self.ranges();
         self.reconciler.keep(&ranges);
         let Some(sockets) = &mut self.sockets else { return };
@@ -435,7 +499,7 @@ impl ControlLoop {
         }
     }
 
-    fn snapshot(&self, now: Duration) -> Snapshot {
+    fn make_snapshot(&self, now: Duration) -> Snapshot {
         let mut snapshot = Snapshot {
             version: SNAPSHOT_VERSION,
             shedder_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -455,7 +519,7 @@ impl ControlLoop {
     }
 
     fn port_states(&self) -> Vec<crate::snapshot::PortState> {
-        let Some((table, _)) = &self.written else { return Vec::new() };
+        let Some(table) = &self.written else { return Vec::new() };
         let facts: BTreeMap<(u16, u16), &PortPolicy> =
             self.config.ports.iter().map(|policy| ((policy.first, policy.last), policy)).collect();
         let state = |policy: &quota::PolicyQuota| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::config::model::{Attach, InterfacePattern, Via};
 use crate::datapath::{AttachError, Datapath, xdp_program_name};
-use crate::kernel::attachment::{Holder, Hook, may_fall_back, plan, refusal};
+use crate::kernel::attachment::{Holder, Hook, Plan, may_fall_back, plan, refusal};
 use crate::kernel::support::KernelSupport;
 use crate::net::NetError;
 use crate::net::links::{self, LinkFacts};
@@ -15,6 +15,8 @@ use crate::snapshot::Attachment;
 pub(super) struct Interfaces {
     served: BTreeMap<u32, Attachment>,
     unmatched: Vec<InterfacePattern>,
+    /// `attach.via` and whether resets are needed, as of the last look.
+    terms: Option<(Via, bool)>,
 }
 
 impl Interfaces {
@@ -49,9 +51,24 @@ impl Interfaces {
                 }
             }
         }
+        let terms = (attach.via, needs_reset);
+        let new_terms = self.terms.replace(terms) != Some(terms);
         for link in &selection.chosen {
-            if self.served.get(&link.ifindex).is_some_and(|attachment| attachment.mode != NOT_SERVED) {
-                continue;
+            if let Some(attachment) = self.served.get(&link.ifindex)
+                && attachment.mode != NOT_SERVED
+            {
+                if !datapath.is_attached(&link.name, link.ifindex, link.xdp_attached) {
+                    tracing::warn!("{} has lost its program and is served anew.", link.name);
+                } else if !new_terms
+                    || allows(&plan(link, attach.via, needs_reset, support), &attachment.mode)
+                {
+                    // An attachment can reset a network card, so only the operator's own change makes a new one.
+                    continue;
+                }
+                if let Err(error) = datapath.detach(link.ifindex) {
+                    tracing::warn!("{} stays served by {}: {error:#}.", link.name, attachment.mode);
+                    continue;
+                }
             }
             let attachment = serve(datapath, link, attach.via, needs_reset, support);
             if self.served.get(&link.ifindex) != Some(&attachment) {
@@ -79,17 +96,29 @@ impl Interfaces {
     /// What does not work as configured.
     #[must_use]
     pub(super) fn warnings(&self) -> Vec<String> {
-        let failed = self
-            .served
+        self.unmatched.iter().map(unmatched).chain(self.all_refused()).collect()
+    }
+
+    /// Why an interface that is there is not served; the first one where there are several.
+    #[must_use]
+    pub(super) fn refused(&self) -> Option<String> {
+        self.all_refused().next()
+    }
+
+    fn all_refused(&self) -> impl Iterator<Item = String> + '_ {
+        self.served
             .values()
             .filter(|attachment| attachment.mode == NOT_SERVED)
-            .map(|attachment| format!("{} is not served: {}", attachment.interface, attachment.reason));
-        self.unmatched.iter().map(unmatched).chain(failed).collect()
+            .map(|attachment| format!("{} is not served: {}", attachment.interface, attachment.reason))
     }
 }
 
 /// The mode of an interface that could not be attached.
 pub(super) const NOT_SERVED: &str = "none";
+
+fn allows(plan: &Plan, mode: &str) -> bool {
+    plan.ladder.iter().any(|hook| hook.mode() == mode)
+}
 
 fn report(attachment: &Attachment) {
     let Attachment { interface, mode, reason, .. } = attachment;

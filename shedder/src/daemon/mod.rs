@@ -18,17 +18,19 @@ use anyhow::{Context as _, Result, bail};
 use aya_log::Level;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
-use crate::config::model::{Config, OnExit};
+use crate::config::model::{Config, OnExit, Via};
+use crate::control::protocol::{Command, Payload, Refusal};
 use crate::control::{self, ControlListener, ControlMessage};
 use crate::datapath::{Datapath, LoadOptions};
 use crate::endpoint;
 use crate::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use crate::kernel::support::{Capabilities, KernelSupport};
 use crate::net::changes::{Changed, Changes};
 use crate::net::namespace;
-use crate::snapshot::Snapshot;
+use crate::snapshot_reader;
 use control_loop::ControlLoop;
 use shedder_common::abi::SocketOffsets;
 
@@ -71,7 +73,14 @@ async fn serve(options: Options) -> Result<()> {
         );
     }
     let Options { config_file, config, bpf_log } = options;
-    let (snapshots, snapshot) = watch::channel(Arc::new(Snapshot::default()));
+    let support = KernelSupport::read(Path::new("/"), &config.daemon.bpffs);
+    let lacking = support.capabilities.map(Capabilities::lacking).unwrap_or_default();
+    if !lacking.is_empty() {
+        bail!(
+            "{} missing: add them to the unit or container; `shedder doctor` tells more",
+            lacking.join(", ")
+        );
+    }
     let (commands, mut requests) = mpsc::channel::<ControlMessage>(COMMAND_QUEUE);
     let control = ControlListener::bind(&config.daemon.socket)?;
     let endpoint = match config.metrics.listen {
@@ -82,6 +91,7 @@ async fn serve(options: Options) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
 
+    let mut changes = Changes::subscribe()?;
     let mut datapath = Datapath::start(&config.daemon.bpffs, load_options(bpf_log)?)?;
     if datapath.adopted() {
         tracing::info!("The maps of an earlier daemon are adopted; counters go on.");
@@ -89,16 +99,19 @@ async fn serve(options: Options) -> Result<()> {
     if bpf_log.is_some() {
         follow_bpf_log(&mut datapath);
     }
-    let mut changes = Changes::subscribe()?;
     let last_tick = Arc::new(AtomicU64::new(0));
     let (tick, on_exit) = (config.daemon.tick, config.daemon.on_exit);
-    let strict = config.attach.via != crate::config::model::Via::Auto;
-    let mut control_loop = ControlLoop::start(config, datapath)?;
-    if strict && let Some(warning) = control_loop.warnings().into_iter().next() {
+    let strict = config.attach.via != Via::Auto;
+    let mut control_loop = ControlLoop::start(config, datapath, support);
+    if strict && let Some(refused) = control_loop.refused_attachment() {
         control_loop.into_datapath().remove()?;
-        bail!("{warning}");
+        bail!("{refused}");
     }
+    // Whoever is answered from now on is told of a finished tick.
+    turn(&mut control_loop, &last_tick);
+    let (snapshots, snapshot) = snapshot_reader::channel(control_loop.snapshot(clock::monotonic()));
 
+    return_free_memory();
     if let Some(listener) = endpoint {
         let state = endpoint::State { snapshot: snapshot.clone(), tick_age: tick_age(&last_tick) };
         tokio::spawn(endpoint::serve(listener, state));
@@ -111,18 +124,14 @@ async fn serve(options: Options) -> Result<()> {
 
     let mut ticks = tokio::time::interval(tick);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let remove = loop {
+    let asked_by = loop {
         tokio::select! {
             biased;
-            _ = terminate.recv() => break on_exit == OnExit::Detach,
-            _ = interrupt.recv() => break on_exit == OnExit::Detach,
+            _ = terminate.recv() => break None,
+            _ = interrupt.recv() => break None,
             _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
-            _ = ticks.tick() => {
-                let snapshot = control_loop.tick(clock::monotonic());
-                last_tick.store(clock::nanoseconds(clock::monotonic()), Ordering::Relaxed);
-                let _old = snapshots.send_replace(Arc::new(snapshot));
-                control_loop.took(clock::monotonic());
-            }
+            _ = ticks.tick() => turn(&mut control_loop, &last_tick),
+            () = snapshots.wanted() => snapshots.publish(control_loop.snapshot(clock::monotonic())),
             changed = changes.next() => {
                 let changed = changed.unwrap_or_else(|error| {
                     tracing::debug!("{error}");
@@ -133,29 +142,72 @@ async fn serve(options: Options) -> Result<()> {
             request = requests.recv() => {
                 // The sender lives as long as the control task; without it there is nothing to answer.
                 let Some(ControlMessage { command, reply }) = request else { continue };
-                let leaves = matches!(command, control::protocol::Command::Unload);
+                if matches!(command, Command::Unload) {
+                    break Some(reply);
+                }
                 let answer = control_loop.command(command, clock::monotonic());
                 // The caller may have gone.
                 let _unsent = reply.send(answer);
-                if leaves {
-                    break true;
-                }
             }
         }
     };
     let datapath = control_loop.into_datapath();
-    let removed = if remove {
+    let removed = if asked_by.is_some() || on_exit == OnExit::Detach {
         datapath.remove()
     } else {
         datapath.keep();
         Ok(())
     };
+    answer_unloads(asked_by, &mut requests, &removed);
     let _gone = stop_control.send(());
     if let Ok(Err(error)) = control.await {
         tracing::debug!("the control socket ended: {error}");
     }
-    removed.context("not everything could be removed; `shedder unload` tries again")
+    removed.context(NOT_REMOVED)
 }
+
+/// Gives back what the start needed: the kernel's types alone take more than the daemon ever does later.
+fn return_free_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: takes no pointer, and may be called at any time from any thread.
+        #[expect(unsafe_code, reason = "the allocator of the C library has no safe interface")]
+        let _released = unsafe { libc::malloc_trim(0) };
+    }
+}
+
+/// One turn of the loop.
+fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64) {
+    control_loop.tick(clock::monotonic());
+    let now = clock::monotonic();
+    last_tick.store(clock::nanoseconds(now), Ordering::Relaxed);
+    control_loop.took(now);
+}
+
+/// Tells everyone who asked for it that all is removed, now that it is; whoever asks for something else hears
+/// that the daemon is stopping.
+fn answer_unloads(
+    first: Option<oneshot::Sender<Result<Payload, Refusal>>>,
+    requests: &mut mpsc::Receiver<ControlMessage>,
+    removed: &Result<()>,
+) {
+    requests.close();
+    let others = std::iter::from_fn(|| requests.try_recv().ok())
+        .filter(|message| matches!(message.command, Command::Unload))
+        .map(|message| message.reply);
+    for reply in first.into_iter().chain(others) {
+        let answer = match removed {
+            Ok(()) => {
+                Ok(Payload::Message("everything is detached and unpinned; the daemon exits".to_owned()))
+            }
+            Err(error) => Err(Refusal::failed(format!("{NOT_REMOVED}: {error:#}"))),
+        };
+        // The caller may have gone.
+        let _unsent = reply.send(answer);
+    }
+}
+
+const NOT_REMOVED: &str = "not everything could be removed; `shedder unload` tries again";
 
 fn load_options(bpf_log: Option<Level>) -> Result<LoadOptions> {
     let offsets = match read_offsets(Path::new(VMLINUX_BTF)) {

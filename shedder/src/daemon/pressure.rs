@@ -23,7 +23,7 @@ use crate::snapshot::{ScopeLevel, SignalState};
 type PortRange = (u16, u16);
 
 /// Over which time a port that sheds nothing is said to be offered less than its quotas.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_secs(2);
 
 /// What the daemon knows of pressure.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ impl Pressure {
         listeners: &[Listener],
         config: &Config,
     ) -> Vec<Reading> {
-        let has_policy = |port| config.ports.iter().any(|policy| (policy.first..=policy.last).contains(&port));
+        let has_policy =
+            |port| config.ports.iter().any(|policy| (policy.first..=policy.last).contains(&port));
         let facts: Vec<ListenerFact> = listeners
             .iter()
             .filter(|listener| has_policy(listener.port))
@@ -133,9 +134,11 @@ impl Pressure {
         }
     }
 
-    /// What pressure asks of a port.
-    pub(super) fn demand(&self, policy: &PortPolicy, config: &Config) -> Demand {
-        self.ports.get(&range_of(policy)).map_or_else(|| Demand::normal(&config.classes), |port| port.demand)
+    /// What pressure asks of each port policy, in their order.
+    pub(super) fn demands(&self, config: &Config) -> Vec<Demand> {
+        let normal = Demand::normal(&config.classes);
+        let demand = |policy| self.ports.get(&range_of(policy)).map_or(normal, |port| port.demand);
+        config.ports.iter().map(demand).collect()
     }
 
     /// The level of a port.

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use aya::Ebpf;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{
-    NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact, qdisc_detach_program,
+    NlOptions, SchedClassifier, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact,
+    qdisc_detach_program,
 };
 use aya::programs::xdp::XdpLink;
 use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
@@ -82,6 +83,22 @@ pub(super) fn attach(
     Ok(Held::Link(pin_link(link, &pin)?))
 }
 
+/// Id of the program that serves a hook.
+pub(super) fn program_id(ebpf: &mut Ebpf, hook: Hook) -> Result<u32> {
+    let info = if hook.is_xdp() {
+        programs::xdp(ebpf, program::SHED_XDP)?.info()
+    } else {
+        programs::classifier(ebpf, program::SHED_TC)?.info()
+    };
+    Ok(info?.id())
+}
+
+/// Whether a program runs at the TCX ingress hook of an interface.
+pub(super) fn runs_at_tcx(interface: &str, program_id: u32) -> Result<bool> {
+    let (_revision, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress)?;
+    Ok(programs.iter().any(|program| program.id() == program_id))
+}
+
 /// Detaches and unpins.
 pub(super) fn detach(pins: &Pins, held: Held, hook: Hook, interface: &str, ifindex: u32) -> Result<()> {
     remove_file(&pins.interface_link(hook, ifindex))?;
@@ -97,6 +114,8 @@ pub(super) fn remove_clsact_filter(interface: &str) -> Result<()> {
     match qdisc_detach_program(interface, TcAttachType::Ingress, program::SHED_TC) {
         Ok(()) => Ok(()),
         Err(aya::programs::TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        // With its interface the filter went too.
+        Err(error) if errno_of(&error) == Some(libc::ENODEV) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("remove the filter from {interface}")),
     }
 }

@@ -57,7 +57,7 @@ pub struct Datapath {
     /// For devices without a link-layer header; loaded when there is one.
     headerless: Option<Ebpf>,
     maps: maps::Maps,
-    track: FdLink,
+    track: Result<FdLink, String>,
     attached: BTreeMap<u32, Attached>,
     adopted: bool,
 }
@@ -66,6 +66,7 @@ pub struct Datapath {
 struct Attached {
     interface: String,
     hook: Hook,
+    program_id: u32,
     held: attach::Held,
 }
 
@@ -88,9 +89,17 @@ impl Datapath {
         let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
         let mut ethernet = programs::load(&pins, &options, ETHERNET_LEN)?;
         programs::load_packet_programs(&mut ethernet)?;
-        programs::load_track_connections(&mut ethernet)?;
+        let track = match programs::kernel_types() {
+            Ok(types) => {
+                programs::load_track_connections(&mut ethernet, &types)?;
+                Ok(attach::attach_track_connections(&mut ethernet, &pins)?)
+            }
+            Err(error) => {
+                pins::remove_file(&pins.track_link())?;
+                Err(format!("{error:#}"))
+            }
+        };
         let maps = maps::Maps::take(&mut ethernet)?;
-        let track = attach::attach_track_connections(&mut ethernet, &pins)?;
         Ok(Self {
             pins,
             _lock: lock,
@@ -110,6 +119,12 @@ impl Datapath {
         self.adopted
     }
 
+    /// Why connections are not counted, so that no limit of theirs may be enforced; `None` where they are.
+    #[must_use]
+    pub fn uncounted(&self) -> Option<&str> {
+        self.track.as_ref().err().map(String::as_str)
+    }
+
     /// Attaches to an interface at the first hook of `ladder` that works. `may_fall_back` says after which
     /// kernel errors the next one is tried. Returns the hook, and why earlier ones failed.
     ///
@@ -126,13 +141,15 @@ impl Datapath {
     ) -> Result<(Hook, Vec<(Hook, AttachError)>), Vec<(Hook, AttachError)>> {
         let mut failures = Vec::new();
         for hook in ladder {
-            let attempt = self
-                .instance(link_header_len)
-                .map_err(AttachError::from)
-                .and_then(|(ebpf, pins)| attach::attach(ebpf, pins, *hook, interface, ifindex));
+            let attempt =
+                self.instance(link_header_len).map_err(AttachError::from).and_then(|(ebpf, pins)| {
+                    let program_id = attach::program_id(ebpf, *hook)?;
+                    Ok((program_id, attach::attach(ebpf, pins, *hook, interface, ifindex)?))
+                });
             match attempt {
-                Ok(held) => {
-                    let attached = Attached { interface: interface.to_owned(), hook: *hook, held };
+                Ok((program_id, held)) => {
+                    let attached =
+                        Attached { interface: interface.to_owned(), hook: *hook, program_id, held };
                     self.attached.insert(ifindex, attached);
                     return Ok((*hook, failures));
                 }
@@ -163,6 +180,22 @@ impl Datapath {
         self.pins.remove_other_versions()
     }
 
+    /// Whether an interface that [`Datapath::attach`] attached to still runs the program. It does not where the
+    /// interface left the namespace, was replaced under its index, or somebody detached the link. `xdp_program`
+    /// is the id of the XDP program that the interface runs.
+    #[must_use]
+    pub fn is_attached(&self, interface: &str, ifindex: u32, xdp_program: Option<u32>) -> bool {
+        match self.attached.get(&ifindex) {
+            Some(attached) if attached.hook.is_xdp() => xdp_program == Some(attached.program_id),
+            // Where the hook cannot be queried, nothing is known against it.
+            Some(attached) if attached.hook == Hook::Tcx => {
+                attach::runs_at_tcx(interface, attached.program_id).unwrap_or(true)
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
     /// Detaches from an interface, which may be gone already.
     ///
     /// # Errors
@@ -170,7 +203,7 @@ impl Datapath {
     /// The pin or the filter cannot be removed.
     pub fn detach(&mut self, ifindex: u32) -> Result<()> {
         match self.attached.remove(&ifindex) {
-            Some(Attached { interface, hook, held }) => {
+            Some(Attached { interface, hook, held, .. }) => {
                 attach::detach(&self.pins, held, hook, &interface, ifindex)
             }
             None => Ok(()),
@@ -257,20 +290,18 @@ impl Datapath {
     /// Leaves programs and maps pinned. They pass everything once the lease ends.
     pub fn keep(self) {}
 
-    /// Detaches everywhere and unpins everything.
+    /// Detaches everywhere and unpins everything; what cannot be removed does not keep the rest.
     ///
     /// # Errors
     ///
-    /// A pin or filter cannot be removed.
+    /// A pin or filter cannot be removed: the first of them.
     pub fn remove(mut self) -> Result<()> {
         let interfaces: Vec<u32> = self.attached.keys().copied().collect();
-        for ifindex in interfaces {
-            self.detach(ifindex)?;
-        }
-        pins::remove_file(&self.pins.track_link())?;
+        let detached: Vec<Result<()>> = interfaces.into_iter().map(|ifindex| self.detach(ifindex)).collect();
+        let track = pins::remove_file(&self.pins.track_link());
         drop(self.track);
-        self.pins.remove_all()?;
-        Ok(())
+        let pins = self.pins.remove_all().map(drop);
+        detached.into_iter().chain([track, pins]).collect()
     }
 
     fn instance(&mut self, link_header_len: u32) -> Result<(&mut Ebpf, &pins::Pins)> {

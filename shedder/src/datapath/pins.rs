@@ -46,11 +46,29 @@ impl Pins {
             )
         })?;
         self.check_filesystem()?;
+        self.take()
+    }
+
+    /// Takes the directories for this process where they exist; `None` where they do not.
+    ///
+    /// # Errors
+    ///
+    /// A daemon holds it, or this user may not open it.
+    pub(super) fn lock_existing(&self) -> Result<Option<PinLock>> {
+        match fs::metadata(&self.root) {
+            Ok(_) => self.take().map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("look at {}", self.root.display())),
+        }
+    }
+
+    fn take(&self) -> Result<PinLock> {
         let directory = File::open(&self.root).with_context(|| format!("open {}", self.root.display()))?;
         match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(PinLock { _directory: directory }),
             Err(rustix::io::Errno::WOULDBLOCK) => bail!(
-                "another shedder uses {}: stop it, or give this one another daemon.bpffs and daemon.socket",
+                "another shedder uses {}: stop it or name its socket, or give this one another daemon.bpffs and \
+                 daemon.socket",
                 self.root.display()
             ),
             Err(error) => Err(error).with_context(|| format!("lock {}", self.root.display())),
@@ -61,9 +79,7 @@ impl Pins {
     ///
     /// The directory lies on another filesystem.
     fn check_filesystem(&self) -> Result<()> {
-        let statfs =
-            rustix::fs::statfs(&self.root).with_context(|| format!("statfs {}", self.root.display()))?;
-        if i64::from(statfs.f_type) != BPF_FS_MAGIC {
+        if !self.in_bpffs() {
             bail!(
                 "{} is not on bpffs: mount it with `mount -t bpf bpf /sys/fs/bpf`, or set daemon.bpffs to a \
                  directory on it",
@@ -71,6 +87,12 @@ impl Pins {
             );
         }
         Ok(())
+    }
+
+    /// Whether the directory, or the nearest one above it that exists, lies in a bpffs.
+    pub(super) fn in_bpffs(&self) -> bool {
+        let found = self.root.ancestors().find_map(|directory| rustix::fs::statfs(directory).ok());
+        found.is_some_and(|statfs| i64::from(statfs.f_type) == BPF_FS_MAGIC)
     }
 
     fn current(&self) -> PathBuf {

@@ -51,14 +51,18 @@ pub(super) fn load_empty_programs(ebpf: &mut Ebpf) -> Result<()> {
     Ok(classifier(ebpf, program::PASS_TC)?.load()?)
 }
 
+/// The kernel's own types, without which connections cannot be counted.
+pub(super) fn kernel_types() -> Result<Btf> {
+    Btf::from_sys_fs().context(
+        "connections are not counted, so limits on them admit: /sys/kernel/btf/vmlinux is needed, from a kernel with \
+         CONFIG_DEBUG_INFO_BTF=y and with /sys mounted",
+    )
+}
+
 /// Loads the connection counting into the kernel.
-pub(super) fn load_track_connections(ebpf: &mut Ebpf) -> Result<()> {
-    let btf = Btf::from_sys_fs().context(
-        "read /sys/kernel/btf/vmlinux: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y to count \
-         connections",
-    )?;
+pub(super) fn load_track_connections(ebpf: &mut Ebpf, types: &Btf) -> Result<()> {
     track_connections(ebpf)?
-        .load("inet_sock_set_state", &btf)
+        .load("inet_sock_set_state", types)
         .with_context(|| format!("the kernel refused {}", program::TRACK_CONNECTIONS))
 }
 

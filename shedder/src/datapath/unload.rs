@@ -12,6 +12,8 @@ use super::pins::Pins;
 pub struct Unloaded {
     /// Pins, and with them the programs, maps and links that nothing else holds.
     pub pins: Vec<PathBuf>,
+    /// Whether the directory lies, or would lie, in a bpffs; elsewhere nothing can be pinned.
+    pub in_bpffs: bool,
 }
 
 /// Unpins everything under a bpffs directory and removes clsact filters of ours from these interfaces. Doing it
@@ -19,11 +21,15 @@ pub struct Unloaded {
 ///
 /// # Errors
 ///
-/// A pin or filter cannot be removed.
+/// A daemon holds the directory: its programs would stay attached without their pins. Or a pin or filter cannot
+/// be removed.
 pub fn unload(bpffs: &Path, interfaces: &[String]) -> Result<Unloaded> {
-    let pins = Pins::new(bpffs).remove_all()?;
+    let pins = Pins::new(bpffs);
+    let _lock = pins.lock_existing()?;
+    let in_bpffs = pins.in_bpffs();
+    let pins = pins.remove_all()?;
     for interface in interfaces {
         attach::remove_clsact_filter(interface)?;
     }
-    Ok(Unloaded { pins })
+    Ok(Unloaded { pins, in_bpffs })
 }

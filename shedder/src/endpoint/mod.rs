@@ -19,10 +19,10 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::snapshot::Snapshot;
+use crate::snapshot_reader::SnapshotReader;
 
 pub use bind::{BindError, bind};
 
@@ -43,8 +43,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 /// What the endpoint shows.
 #[derive(Clone)]
 pub struct State {
-    /// The latest snapshot.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Gives the snapshot.
+    pub snapshot: SnapshotReader,
     /// Age of the last tick when called; `None` before the first one.
     pub tick_age: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
 }

@@ -33,10 +33,6 @@ struct Shared {
 }
 
 impl Shared {
-    fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.state.snapshot.borrow())
-    }
-
     /// A long answer, made on a thread of its own so that it delays nobody, and counted until it is sent.
     async fn long<E: std::error::Error + Send + 'static>(
         &self,
@@ -46,7 +42,7 @@ impl Shared {
         let Ok(permit) = Arc::clone(&self.bodies).acquire_owned().await else {
             return failed("The endpoint is closing.");
         };
-        let snapshot = self.snapshot();
+        let snapshot = self.state.snapshot.latest().await;
         match tokio::task::spawn_blocking(move || render(snapshot)).await {
             Ok(Ok(text)) => {
                 let body = Bytes::from_owner(LongBody { text, _permit: permit });
@@ -93,11 +89,12 @@ async fn status(Extract(shared): Extract<Shared>) -> Response {
 }
 
 async fn healthz(Extract(shared): Extract<Shared>) -> Response {
-    verdict(health::alive((shared.state.tick_age)(), &shared.snapshot()))
+    // Must answer even where the loop does not.
+    verdict(health::alive((shared.state.tick_age)(), &shared.state.snapshot.last_published()))
 }
 
 async fn readyz(Extract(shared): Extract<Shared>) -> Response {
-    verdict(health::ready(&shared.snapshot()))
+    verdict(health::ready(&*shared.state.snapshot.latest().await))
 }
 
 async fn only_get() -> Response {

@@ -2,9 +2,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::snapshot::Snapshot;
 use crate::snapshot_sample;
 
 /// An endpoint on loopback; it ends with the test.
@@ -30,7 +32,7 @@ impl Server {
         let tick_age_ms = Arc::new(AtomicU64::new(0));
         let age = Arc::clone(&tick_age_ms);
         let state = State {
-            snapshot: receiver,
+            snapshot: receiver.into(),
             tick_age: Arc::new(move || match age.load(Ordering::Relaxed) {
                 NEVER => None,
                 ms => Some(Duration::from_millis(ms)),

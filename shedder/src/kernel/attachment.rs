@@ -73,7 +73,10 @@ pub fn plan(facts: &LinkFacts, via: Via, needs_reset: bool, support: &KernelSupp
     let tc = if support.tcx { Hook::Tcx } else { Hook::Clsact };
     let trouble = needs_reset.then(|| reset_trouble(facts)).flatten();
     match via {
-        Via::Native => strict(Hook::XdpNative, "native", trouble),
+        Via::Native => {
+            let obstacle = trouble.map(str::to_owned).or_else(|| no_xdp(facts));
+            Plan { loses_resets: trouble.is_some(), ..strict(Hook::XdpNative, "native", obstacle) }
+        }
         Via::Generic => strict(Hook::XdpGeneric, "generic", None),
         Via::Tc => strict(tc, "tc", None),
         Via::Auto => {
@@ -95,12 +98,12 @@ pub fn plan(facts: &LinkFacts, via: Via, needs_reset: bool, support: &KernelSupp
 }
 
 /// The configuration names the hook: that one or an error.
-fn strict(hook: Hook, word: &str, trouble: Option<&str>) -> Plan {
+fn strict(hook: Hook, word: &str, obstacle: Option<String>) -> Plan {
     let mut reason = format!("attach.via = \"{word}\" asks for {hook}");
-    if let Some(trouble) = trouble {
-        reason = format!("{reason}, although {trouble}");
+    if let Some(obstacle) = obstacle {
+        reason = format!("{reason}, although {obstacle}");
     }
-    Plan { ladder: vec![hook], reason, loses_resets: trouble.is_some() }
+    Plan { ladder: vec![hook], reason, loses_resets: false }
 }
 
 /// Why a RST sent by native XDP would not arrive.
@@ -260,6 +263,9 @@ mod tests {
         let insisted = plan(&veth, Via::Native, true, &capable());
         assert!(insisted.loses_resets && insisted.reason.contains("although a veth drops"));
         assert!(!plan(&veth, Via::Native, false, &capable()).loses_resets);
+        let loopback = LinkFacts { name: "lo".into(), loopback: true, ..ethernet() };
+        let impossible = plan(&loopback, Via::Native, true, &capable());
+        assert!(impossible.reason.contains("although loopback has no driver"), "{}", impossible.reason);
         assert!(!plan(&veth, Via::Tc, true, &capable()).loses_resets);
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::attachment::{self, Plan};
+use super::attachment::{self, Hook, Plan};
 use super::offsets::{VMLINUX_BTF, read_offsets};
 use super::support::{Jit, KernelSupport, Layout, Psi};
 use crate::config::model::{Action, Attach, Config, InterfacePattern};
@@ -325,12 +325,15 @@ fn interface(link: &LinkFacts, plan: &Plan) -> Line {
     let mut state = State::Ok;
     if let (Some(id), true) = (link.xdp_attached, first.is_xdp()) {
         state = State::Limited;
+        let otherwise = match plan.ladder.get(1) {
+            Some(next) => format!("{next} serves beside it"),
+            None => "the interface is not served; detach it, or set attach.via = \"tc\"".to_owned(),
+        };
         sentence.push_str(&format!(
-            "; an XDP program (id {id}) is attached: unless it is shedder's own it is left alone and the interface \
-             is not served; detach it, or set attach.via = \"tc\""
+            "; an XDP program (id {id}) is attached: unless it is shedder's own it is left alone and {otherwise}"
         ));
     }
-    if plan.loses_resets {
+    if plan.loses_resets || (link.loopback && *first == Hook::XdpNative) {
         state = State::Limited;
     }
     if !link.up {

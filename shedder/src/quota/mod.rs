@@ -50,18 +50,17 @@ impl Demand {
     }
 }
 
-/// The quota table that follows from configuration and demand. `clock_resolution_ns` is that of the clock by
-/// which the kernel measures rates.
-pub fn table(
-    config: &Config,
-    demand: impl Fn(&PortPolicy) -> Demand,
-    clock_resolution_ns: u64,
-) -> QuotaTable {
-    let policies = config.ports.iter().map(|policy| PolicyQuota {
+/// The quota table that follows from configuration and demand, which is one entry for each port policy; a policy
+/// without one is under no pressure. `clock_resolution_ns` is that of the clock by which the kernel measures rates.
+#[must_use]
+pub fn table(config: &Config, demands: &[Demand], clock_resolution_ns: u64) -> QuotaTable {
+    let normal = Demand::normal(&config.classes);
+    let demands = demands.iter().chain(std::iter::repeat(&normal));
+    let policies = config.ports.iter().zip(demands).map(|(policy, demand)| PolicyQuota {
         first: policy.first,
         last: policy.last,
         destinations: policy.to.clone(),
-        limits: policy_limits(policy, &config.classes, &demand(policy), clock_resolution_ns),
+        limits: policy_limits(policy, &config.classes, demand, clock_resolution_ns),
     });
     QuotaTable { policies: policies.collect() }
 }

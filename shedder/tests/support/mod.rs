@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use xtask::testbed::{Namespace, PinDirectory, VethPair};
 
+pub mod bpf;
+pub mod run;
+
 /// The program under test.
 pub const SHEDDER: &str = env!("CARGO_BIN_EXE_shedder");
 
@@ -68,6 +71,58 @@ impl Daemon {
         let daemon = Self::launch(net, setup, pins, directory);
         daemon.wait_until_ready();
         daemon
+    }
+
+    /// Starts a daemon in a namespace with a configuration of the test's own, in which `{socket}` and `{bpffs}`
+    /// stand for its places. It need not become ready.
+    pub fn launch_with(namespace: &Namespace, config: &str) -> Self {
+        Self::relaunch_with(namespace, config, PinDirectory::new("test"), tempfile::tempdir().unwrap())
+    }
+
+    /// [`Daemon::launch_with`] on the pins and in the directory of an earlier one.
+    pub fn relaunch_with(
+        namespace: &Namespace,
+        config: &str,
+        pins: PinDirectory,
+        directory: tempfile::TempDir,
+    ) -> Self {
+        let file = directory.path().join("shedder.toml");
+        let config = config
+            .replace("{socket}", directory.path().join("control.sock").to_str().unwrap())
+            .replace("{bpffs}", pins.path().to_str().unwrap());
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new(SHEDDER);
+        command.arg("run").arg("--config").arg(file);
+        Self::spawn(namespace, &mut command, pins, directory)
+    }
+
+    /// Starts a command that becomes the daemon, with its log in the directory.
+    pub fn spawn(
+        namespace: &Namespace,
+        command: &mut Command,
+        pins: PinDirectory,
+        directory: tempfile::TempDir,
+    ) -> Self {
+        let log = fs::File::create(directory.path().join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Self { child: namespace.spawn(command).unwrap(), directory, pins }
+    }
+
+    /// Waits for the daemon to end by itself.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let deadline = now() + PATIENCE;
+        while now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            sleep(Duration::from_millis(10));
+        }
+        panic!("the daemon does not end; its log:\n{}", self.log());
+    }
+
+    /// Sends a signal without waiting for anything.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
     fn launch(net: &Net, setup: &Setup<'_>, pins: PinDirectory, directory: tempfile::TempDir) -> Self {
@@ -178,19 +233,12 @@ impl Daemon {
 
     /// Sends a signal and waits for the exit code.
     pub fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-        let deadline = now() + PATIENCE;
-        while now() < deadline {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            sleep(Duration::from_millis(10));
-        }
-        panic!("the daemon does not stop; its log:\n{}", self.log());
+        self.signal(signal);
+        self.exit_code()
     }
 
-    fn into_remains(mut self) -> (PinDirectory, tempfile::TempDir) {
+    /// What a killed daemon leaves, to start another on.
+    pub fn into_remains(mut self) -> (PinDirectory, tempfile::TempDir) {
         self.kill_quietly();
         let pins = std::mem::replace(&mut self.pins, PinDirectory::new("unused"));
         let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
