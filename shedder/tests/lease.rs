@@ -138,8 +138,9 @@ fn a_stopped_daemon_opens_after_the_lease_and_enforces_when_it_goes_on() {
     drop(site.assert_all_admitted());
     daemon.signal(Signal::CONT);
     eventually("the daemon says so", || daemon.log().contains("longer than the lease"));
-    assert!(site.all_refused());
-    assert_eq!(daemon.status()["fail_open"]["lease_expired"], 4);
+    // It says so before it writes: an attempt in between may still pass.
+    eventually("it refuses again", || site.all_refused());
+    assert!(daemon.status()["fail_open"]["lease_expired"].as_u64() >= Some(4));
     drop(taken);
 }
 
