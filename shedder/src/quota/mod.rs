@@ -78,6 +78,9 @@ pub fn policy_limits(
         RateLimit::Learned => demand.learned_rate,
         RateLimit::Unlimited => None,
     };
+    // Pressure takes nothing from a class with the whole share: what the port admitted before is no limit that
+    // anybody has set.
+    let is_limit = |share: f64| policy.rate != RateLimit::Learned || share < 1.0;
     // A limit of 0 admits none, whatever the share, and no floor lies below it.
     let admits_none = rate == Some(0.0)
         || policy.connections == Some(0)
@@ -93,9 +96,9 @@ pub fn policy_limits(
         let mut class_limits = if admits_none || share <= 0.0 {
             ClassLimits { flags: CLOSED, ..PolicyLimits::unlimited(class).classes[0] }
         } else {
-            share_of(policy, rate, burst, share, clock_resolution_ns)
+            share_of(policy, rate.filter(|_| is_limit(share)), burst, share, clock_resolution_ns)
         };
-        if let (Some(rate), false) = (rate, admits_none) {
+        if let (Some(rate), false) = (rate.filter(|_| is_limit(share)), admits_none) {
             let floor = gcra_rate(rate * rules.floor, (burst * rules.floor).max(1.0), clock_resolution_ns);
             class_limits.floor_interval = floor.map_or(0, |floor| floor.interval);
             class_limits.floor_tolerance = floor.map_or(0, |floor| floor.tolerance);
@@ -188,3 +191,6 @@ fn to_u32(value: f64) -> u32 {
 fn to_u64(value: f64) -> u64 {
     (value.round() as u64).min(u64::MAX / 4)
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,15 +38,15 @@ impl Ramp {
     }
 
     fn at(&self, now: Duration, ramp: Duration) -> [f64; CLASSES] {
-        let climbed = if ramp.is_zero() {
-            1.0
-        } else {
-            (now.saturating_sub(self.since).as_secs_f64() / ramp.as_secs_f64()).min(1.0)
-        };
+        let elapsed = now.saturating_sub(self.since);
+        if elapsed >= ramp {
+            return self.target;
+        }
+        let climbed = elapsed.as_secs_f64() / ramp.as_secs_f64();
         let mut shares = self.target;
         for (share, from) in shares.iter_mut().zip(&self.from) {
             if from < share {
-                *share = from + (*share - from) * climbed;
+                *share = (from + (*share - from) * climbed).min(*share);
             }
         }
         shares

@@ -47,6 +47,26 @@ pub struct Daemon {
     pub pins: PinDirectory,
 }
 
+/// Signals that would let the load of the machine decide what a test sees.
+const SIGNALS: [&str; 10] = [
+    "psi_memory_some",
+    "psi_memory_full",
+    "psi_io_full",
+    "psi_cpu_some",
+    "memory",
+    "fds",
+    "accept_queue",
+    "conntrack",
+    "tcp_mem",
+    "listen_overflows",
+];
+
+/// Switches off every signal that a configuration does not name.
+fn quiet_signals(rest: &str) -> String {
+    let unnamed = SIGNALS.iter().filter(|name| !rest.contains(&format!("[signals.{name}]")));
+    unnamed.map(|name| format!("[signals.{name}]\nenabled = false\n")).collect()
+}
+
 /// What a configuration needs around its ports.
 pub struct Setup<'a> {
     /// `observe`, `enforce` or `off`.
@@ -131,10 +151,11 @@ impl Daemon {
             "version = 1\nmode = \"{mode}\"\n\
              [attach]\ninterfaces = [\"{}\"]\nvia = \"{via}\"\n\
              [daemon]\nsocket = \"{}\"\nbpffs = \"{}\"\n\
-             [metrics]\nlisten = \"127.0.0.1:9464\"\n{rest}\n",
+             [metrics]\nlisten = \"127.0.0.1:9464\"\n{rest}\n{}",
             net.link.b.interface,
             directory.path().join("control.sock").display(),
             pins.path().display(),
+            quiet_signals(rest),
         );
         fs::write(directory.path().join("shedder.toml"), config).unwrap();
         let log = fs::File::create(directory.path().join("log")).unwrap();
