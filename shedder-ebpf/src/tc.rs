@@ -4,15 +4,16 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_F_PSEUDO_HDR, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_adj_room_mode::BPF_ADJ_ROOM_NET};
 use aya_ebpf::helpers::generated::{
     bpf_l4_csum_replace, bpf_redirect, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
-    bpf_skb_store_bytes,
+    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use aya_log_ebpf::debug;
+use shedder_common::counters::Unparsed;
 use shedder_common::judge::{Judgement, Outcome, judge};
 use shedder_common::packet::PacketBytes;
 use shedder_common::packet::checksum::Sum;
-use shedder_common::packet::parse::{Attempt, Parsed, parse};
+use shedder_common::packet::parse::{Attempt, ETHERNET_LEN, Parsed, parse};
 use shedder_common::packet::reset;
 
 use crate::environment::Kernel;
@@ -25,6 +26,8 @@ const NEXT: i32 = TC_ACT_UNSPEC;
 
 const CHECKSUM_OFFSET: u32 = 16;
 
+const VLAN_TAG_LEN: u32 = 4;
+
 /// Judges new connections.
 #[classifier]
 pub fn shed_tc(context: TcContext) -> i32 {
@@ -36,6 +39,10 @@ pub fn shed_tc(context: TcContext) -> i32 {
         }
         Parsed::Attempt(attempt) => attempt,
     };
+    if has_third_tag(&context, &attempt) {
+        record::unparsed(Unparsed::VlanDepth);
+        return NEXT;
+    }
     let environment = Kernel { context: context.as_ptr() };
     let Some(judgement) = judge(&environment, &attempt) else { return NEXT };
     record::judgement(&judgement);
@@ -72,6 +79,14 @@ fn act(context: &TcContext, attempt: &Attempt, judgement: &Judgement) -> i32 {
     }
 }
 
+/// The kernel has taken the outermost tag off; with it there are more than two, which XDP does not parse either.
+#[inline(always)]
+fn has_third_tag(context: &TcContext, attempt: &Attempt) -> bool {
+    // SAFETY: reads the context.
+    let outermost_taken_off = unsafe { (*context.skb.skb).vlan_present } != 0;
+    outermost_taken_off && attempt.network_offset > ETHERNET_LEN + VLAN_TAG_LEN
+}
+
 struct Frame<'a>(&'a TcContext);
 
 impl PacketBytes for Frame<'_> {
@@ -99,6 +114,31 @@ fn store<const N: usize>(context: &TcContext, offset: u32, bytes: &[u8; N]) -> O
     (result == 0).then_some(())
 }
 
+/// Cuts options or extension headers out, which are not answered. The helper keeps a partial checksum in place.
+#[inline(always)]
+fn cut(context: &TcContext, extra: u32) -> Option<()> {
+    // SAFETY: the context is the program's own; packet pointers are not kept.
+    let result = unsafe { bpf_skb_adjust_room(context.skb.skb, -(extra as i32), BPF_ADJ_ROOM_NET, 0) };
+    (result == 0).then_some(())
+}
+
+/// As [`cut`] where the inner of two tags stands in the frame, where the helper expects the IP header: without
+/// the outer tag the kernel keeps the inner one beside the frame, and puts it back when the outer one comes.
+#[inline(always)]
+fn cut_behind_tag(context: &TcContext, extra: u32) -> Option<()> {
+    let skb = context.skb.skb;
+    // SAFETY: reads the context.
+    let (present, protocol, tag) = unsafe { ((*skb).vlan_present, (*skb).vlan_proto, (*skb).vlan_tci) };
+    // SAFETY: the context is the program's own; packet pointers are not kept.
+    if present == 0 || unsafe { bpf_skb_vlan_pop(skb) } != 0 {
+        return None;
+    }
+    cut(context, extra)?;
+    // SAFETY: as above.
+    let result = unsafe { bpf_skb_vlan_push(skb, protocol as u16, tag as u16) };
+    (result == 0).then_some(())
+}
+
 /// Turns the SYN into the RST that answers it.
 ///
 /// The SYN's checksum may be complete, or partial: then it covers the pseudo-header alone and whoever sends the
@@ -113,10 +153,10 @@ fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
     let tcp_offset = attempt.network_offset + ip_len;
     let extra = attempt.transport_offset.checked_sub(tcp_offset)?;
     if extra != 0 {
-        // Options and extension headers are not answered. The helper keeps a partial checksum in place.
-        // SAFETY: the context is the program's own; packet pointers are not kept.
-        if unsafe { bpf_skb_adjust_room(skb, -(extra as i32), BPF_ADJ_ROOM_NET, 0) } != 0 {
-            return None;
+        if link_header_len != 0 && attempt.network_offset > ETHERNET_LEN {
+            cut_behind_tag(context, extra)?;
+        } else {
+            cut(context, extra)?;
         }
     }
     // SAFETY: as above.

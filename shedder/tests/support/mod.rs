@@ -1,6 +1,11 @@
 //! A real daemon in front of real sockets, in namespaces of the test's own.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 
+pub mod frames;
+pub mod hooks;
+pub mod wire;
+pub mod xdp;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -316,6 +321,19 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until something has a value, which status shows up to a tick late.
+pub fn settles<T: PartialEq + std::fmt::Debug>(what: &str, expected: &T, mut actual: impl FnMut() -> T) {
+    let deadline = now() + PATIENCE;
+    loop {
+        let actual = actual();
+        if actual == *expected {
+            return;
+        }
+        assert!(now() < deadline, "not within {PATIENCE:?}: {what}: {actual:?} instead of {expected:?}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
 /// Connects from a namespace and tells how it went.
 pub fn connect(
     namespace: &Namespace,
@@ -323,4 +341,10 @@ pub fn connect(
     patience: Duration,
 ) -> std::io::Result<std::net::TcpStream> {
     namespace.enter(|| std::net::TcpStream::connect_timeout(&to, patience)).unwrap()
+}
+
+/// Runs a program that must succeed.
+pub fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
 }
