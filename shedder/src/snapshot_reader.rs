@@ -52,8 +52,7 @@ impl SnapshotReader {
             // An error means that there will be none any more.
             let _ended = latest.changed().await;
         }
-        let snapshot = Arc::clone(&latest.borrow());
-        snapshot
+        Arc::clone(&latest.borrow())
     }
 
     /// The last one that was published, however old; for what does not change.

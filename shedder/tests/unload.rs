@@ -1,5 +1,7 @@
 //! Nothing is left behind, and nobody else is touched.
 
+#![cfg(test)]
+
 mod support;
 
 use std::process::{Command, Stdio};

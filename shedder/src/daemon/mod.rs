@@ -261,7 +261,7 @@ fn reload(control_loop: &mut ControlLoop, file: Option<&Path>) {
     match crate::config::load(file) {
         Ok(config) => control_loop.reload(config),
         Err(error) => {
-            tracing::error!("The running configuration stays, {} is not valid:\n{error}", file.display())
+            tracing::error!("The running configuration stays, {} is not valid:\n{error}", file.display());
         }
     }
 }
