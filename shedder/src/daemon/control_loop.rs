@@ -139,6 +139,17 @@ impl ControlLoop {
         self.datapath
     }
 
+    /// Says in the log what runs.
+    pub(super) fn announce(&self) {
+        tracing::info!(
+            "shedder {} runs in mode {}; policies: {}{}.",
+            env!("CARGO_PKG_VERSION"),
+            self.mode.name(),
+            self.config.ports.len(),
+            if self.config.follow_listeners { ", following the ports that listen" } else { "" }
+        );
+    }
+
     /// Why an interface that is there is not served, as a sentence.
     pub(super) fn refused_attachment(&self) -> Option<String> {
         self.interfaces.refused()
