@@ -37,6 +37,9 @@ const LISTENERS_PERIOD: Duration = Duration::from_millis(500);
 /// How often interfaces that could not be attached are tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 
+/// How long after the last look the memory for it is given back.
+const MEMORY_AFTER: Duration = Duration::from_secs(1);
+
 /// Everything that the daemon knows.
 pub(super) struct ControlLoop {
     policies: Policies,
@@ -71,6 +74,8 @@ struct Due {
     reconcile: Duration,
     listeners: Duration,
     retry: Duration,
+    /// Set by a look.
+    memory: Option<Duration>,
 }
 
 /// What must be looked at again.
@@ -224,6 +229,7 @@ impl ControlLoop {
             }
             Err(error) => self.warn("counters", format!("counters cannot be read: {error:#}")),
         }
+        self.due.memory = Some(now + MEMORY_AFTER);
         let snapshot = Arc::new(self.make_snapshot(now));
         self.fresh = Some(Arc::clone(&snapshot));
         snapshot
@@ -240,6 +246,11 @@ impl ControlLoop {
                 stood_still.as_secs_f64()
             );
         }
+    }
+
+    /// Whether a look is over whose memory can be given back; says so once.
+    pub(super) fn has_spare_memory(&mut self, now: Duration) -> bool {
+        self.due.memory.take_if(|due| now >= *due).is_some()
     }
 
     /// Notes how long the tick took.

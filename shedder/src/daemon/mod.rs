@@ -187,7 +187,8 @@ fn keep_memory_small() {
     }
 }
 
-/// Gives back what the start needed: the kernel's types alone take more than the daemon ever does later.
+/// Gives back what the start needed, since the kernel's types alone take more than the daemon ever does later, or
+/// what a look at many ports did.
 fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     {
@@ -203,6 +204,9 @@ fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64) {
     let now = clock::monotonic();
     last_tick.store(clock::nanoseconds(now), Ordering::Relaxed);
     control_loop.took(now);
+    if control_loop.has_spare_memory(now) {
+        return_free_memory();
+    }
 }
 
 /// Tells everyone who asked for it that all is removed, now that it is; whoever asks for something else hears
