@@ -1,5 +1,7 @@
 //! What is seen of a running daemon, whatever is done to it.
 
+#![cfg(test)]
+
 mod support;
 
 use std::io::Write;

@@ -1,6 +1,8 @@
 //! Wrong configurations and a host that lacks something: a sentence that says what to do, and no harm to what
 //! runs.
 
+#![cfg(test)]
+
 mod support;
 
 use std::fs;
@@ -8,6 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -134,11 +137,7 @@ fn without_btf_connections_are_not_counted_and_the_rest_works() {
 /// A daemon in a mount namespace of its own, in which `hide` was done before.
 fn in_private_mounts(namespace: &Namespace, hide: &str, config: &str) -> Daemon {
     let (pins, directory) = (PinDirectory::new("test"), tempfile::tempdir().unwrap());
-    let file = directory.path().join("shedder.toml");
-    let config = config
-        .replace("{socket}", directory.path().join("control.sock").to_str().unwrap())
-        .replace("{bpffs}", pins.path().to_str().unwrap());
-    fs::write(&file, config).unwrap();
+    let file = write_config(&pins, &directory, config);
     let script = format!("{hide} && exec {SHEDDER} run --config {}", file.display());
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]);
@@ -175,6 +174,36 @@ fn who_is_not_root_is_told_so() {
     assert_eq!(doctor.code, Some(0), "{doctor:?}");
     assert!(doctor.stdout.contains("missing  privileges"), "{doctor:?}");
     assert_eq!(daemon.status()["mode"], "enforce");
+}
+
+#[test]
+fn capabilities_that_are_lacking_are_named_and_the_three_that_matter_are_enough() {
+    let net = Net::new();
+    let start = |bounding_set: &str| {
+        let (pins, directory) = (PinDirectory::new("test"), tempfile::tempdir().unwrap());
+        let file = write_config(&pins, &directory, &config(&net.link.b.interface, "auto", CLOSED));
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set={bounding_set}")).args([SHEDDER, "run", "--config"]).arg(file);
+        Daemon::spawn(&net.server, &mut command, pins, directory)
+    };
+    let lacking = start("-bpf,-perfmon,-sys_admin,-net_admin");
+    assert_fails(lacking, "CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN missing: add them to the unit or container");
+    let enough = start("-all,+bpf,+perfmon,+net_admin");
+    enough.wait_until_ready();
+    let address = SocketAddr::new(net.server_ip(false), 8080);
+    let _listener = net.server.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+    assert!(connect(&net.client, address, PATIENCE).is_err());
+    assert_eq!(enough.status()["warnings"], serde_json::json!([]));
+}
+
+/// Writes a configuration for these places.
+fn write_config(pins: &PinDirectory, directory: &tempfile::TempDir, config: &str) -> PathBuf {
+    let file = directory.path().join("shedder.toml");
+    let config = config
+        .replace("{socket}", directory.path().join("control.sock").to_str().unwrap())
+        .replace("{bpffs}", pins.path().to_str().unwrap());
+    fs::write(&file, config).unwrap();
+    file
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Interfaces that are missing, come, go, are of other kinds, or have somebody else's program.
 
+#![cfg(test)]
+
 mod support;
 
 use std::net::{SocketAddr, TcpListener};
@@ -210,6 +212,21 @@ fn another_action_moves_an_interface_to_the_hook_that_can_do_it() {
     let ticks = daemon.status()["ticks"]["total"].as_u64().unwrap();
     eventually("two ticks pass", || daemon.status()["ticks"]["total"].as_u64().unwrap() > ticks + 1);
     assert_eq!(mode(&daemon, interface).as_deref(), Some("tcx"));
+}
+
+#[test]
+fn a_file_that_names_another_hook_moves_the_interface_when_it_is_read_again() {
+    let net = Net::new();
+    let interface = net.link.b.interface.as_str();
+    let daemon = Daemon::start(&net, &Setup { mode: "enforce", via: "tc", rest: CLOSED });
+    assert_eq!(mode(&daemon, interface).as_deref(), Some("tcx"));
+    let text = std::fs::read_to_string(daemon.config_file()).unwrap();
+    std::fs::write(daemon.config_file(), text.replace("via = \"tc\"", "via = \"generic\"")).unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    eventually("generic XDP serves it", || mode(&daemon, interface).as_deref() == Some("generic"));
+    assert_eq!(bpf::tcx(&net.server, interface), Vec::<String>::new());
+    assert!(bpf::xdp(&net.server, interface).is_some());
+    assert_eq!(pinned_links(&daemon), 2, "it and the counting of connections");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! When the daemon dies, stalls or comes back.
 
+#![cfg(test)]
+
 mod support;
 
 use std::collections::BTreeSet;

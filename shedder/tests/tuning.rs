@@ -1,5 +1,7 @@
 //! Tuning a running daemon, and running one without a configuration.
 
+#![cfg(test)]
+
 mod support;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,7 @@
 //! Nothing is left behind, and nobody else is touched.
 
+#![cfg(test)]
+
 mod support;
 
 use std::process::{Command, Stdio};
@@ -109,6 +111,11 @@ fn sigterm_and_sigint_detach() {
         let mut daemon = start(&net);
         let held = bpf::held(daemon.pid());
         assert_eq!(daemon.stop(signal), Some(0));
+        let log = daemon.log();
+        assert!(
+            log.contains("runs in mode enforce; policies: 1.") && log.contains("detached and unpinned"),
+            "{log}"
+        );
         assert_nothing_left(&daemon, &net, &held);
     }
 }

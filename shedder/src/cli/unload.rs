@@ -38,6 +38,10 @@ pub fn unload(
     match call_until_it_ended(socket) {
         Ok(payload) => write_payload(out, &payload),
         Err(CallError::NoDaemon { .. }) => write_text(out, &remove(&bpffs)?),
+        Err(error @ CallError::Broken { .. }) => Err(Failure::failed(format!(
+            "{error}. Where it hangs, kill it with `kill -9` and unload again; the kernel passes everything once its \
+             lease has ended"
+        ))),
         Err(error) => Err(error.into()),
     }
 }

@@ -158,7 +158,7 @@ async fn read_request(stream: &mut UnixStream) -> Result<Option<Vec<u8>>, Refusa
 async fn perform(line: &[u8], shared: &Shared) -> Result<Payload, Refusal> {
     let command = parse_request(line)?;
     if command == Command::Status {
-        let snapshot = shared.snapshot.latest().await;
+        let snapshot = shared.snapshot.latest().await.ok_or_else(Refusal::stopping)?;
         return Ok(Payload::Status(Box::new(Arc::unwrap_or_clone(snapshot))));
     }
     let answer = async {

@@ -38,6 +38,9 @@ const COUNTERS_PERIOD: Duration = Duration::from_secs(1);
 /// How often interfaces that could not be attached are tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 
+/// How long after the last look the memory for it is given back.
+const MEMORY_AFTER: Duration = Duration::from_secs(1);
+
 /// Everything that the daemon knows.
 pub(super) struct ControlLoop {
     policies: Policies,
@@ -72,6 +75,8 @@ struct Due {
     counters: Duration,
     reconcile: Duration,
     retry: Duration,
+    /// Set by a look.
+    memory: Option<Duration>,
 }
 
 /// What must be looked at again.
@@ -130,6 +135,17 @@ impl ControlLoop {
     /// Gives the datapath back.
     pub(super) fn into_datapath(self) -> Datapath {
         self.datapath
+    }
+
+    /// Says in the log what runs.
+    pub(super) fn announce(&self) {
+        tracing::info!(
+            "shedder {} runs in mode {}; policies: {}{}.",
+            env!("CARGO_PKG_VERSION"),
+            self.mode.name(),
+            self.config.ports.len(),
+            if self.config.follow_listeners { ", following the ports that listen" } else { "" }
+        );
     }
 
     /// Why an interface that is there is not served, as a sentence.
@@ -201,6 +217,7 @@ impl ControlLoop {
             return Arc::clone(fresh);
         }
         self.read_counters();
+        self.due.memory = Some(now + MEMORY_AFTER);
         let snapshot = Arc::new(self.make_snapshot(now));
         self.fresh = Some(Arc::clone(&snapshot));
         snapshot
@@ -227,6 +244,11 @@ impl ControlLoop {
                 stood_still.as_secs_f64()
             );
         }
+    }
+
+    /// Whether a look is over whose memory can be given back; says so once.
+    pub(super) fn has_spare_memory(&mut self, now: Duration) -> bool {
+        self.due.memory.take_if(|due| now >= *due).is_some()
     }
 
     /// Notes how long the tick took.

@@ -54,6 +54,7 @@ pub struct Options {
 ///
 /// The daemon cannot start, with what to do about it. Once it runs it does not give up.
 pub fn run(options: Options) -> Result<()> {
+    keep_memory_small();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -109,11 +110,16 @@ async fn serve(options: Options) -> Result<()> {
     }
     // Whoever is answered from now on is told of a finished tick.
     turn(&mut control_loop, &last_tick);
-    let (snapshots, snapshot) = snapshot_reader::channel(control_loop.snapshot(clock::monotonic()));
+    let (snapshot, mut askers) = snapshot_reader::channel();
 
+    control_loop.announce();
     return_free_memory();
     if let Some(listener) = endpoint {
-        let state = endpoint::State { snapshot: snapshot.clone(), tick_age: tick_age(&last_tick) };
+        let state = endpoint::State {
+            snapshot: snapshot.clone(),
+            tick_interval: tick,
+            tick_age: tick_age(&last_tick),
+        };
         tokio::spawn(endpoint::serve(listener, state));
     }
     let (stop_control, stopped) = oneshot::channel::<()>();
@@ -131,7 +137,10 @@ async fn serve(options: Options) -> Result<()> {
             _ = interrupt.recv() => break None,
             _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
             _ = ticks.tick() => turn(&mut control_loop, &last_tick),
-            () = snapshots.wanted() => snapshots.publish(control_loop.snapshot(clock::monotonic())),
+            Some(asker) = askers.recv() => {
+                // The asker may have gone.
+                let _unsent = asker.send(control_loop.snapshot(clock::monotonic()));
+            }
             changed = changes.next() => {
                 let changed = changed.unwrap_or_else(|error| {
                     tracing::debug!("{error}");
@@ -151,11 +160,13 @@ async fn serve(options: Options) -> Result<()> {
             }
         }
     };
+    drop(askers);
     let datapath = control_loop.into_datapath();
     let removed = if asked_by.is_some() || on_exit == OnExit::Detach {
-        datapath.remove()
+        datapath.remove().inspect(|()| tracing::info!("Everything is detached and unpinned."))
     } else {
         datapath.keep();
+        tracing::info!("Programs and maps stay pinned; they pass everything once the lease has ended.");
         Ok(())
     };
     answer_unloads(asked_by, &mut requests, &removed);
@@ -166,7 +177,19 @@ async fn serve(options: Options) -> Result<()> {
     removed.context(NOT_REMOVED)
 }
 
-/// Gives back what the start needed: the kernel's types alone take more than the daemon ever does later.
+/// Has the C library's allocator keep as little as it can: one heap for all threads, and large texts, such as the
+/// answer to a scrape, outside of it, so that they are given back when they are sent.
+fn keep_memory_small() {
+    #[cfg(target_env = "gnu")]
+    for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 256 * 1024)] {
+        // SAFETY: takes no pointer; called before any other thread is started.
+        #[expect(unsafe_code, reason = "the allocator of the C library has no safe interface")]
+        let _known = unsafe { libc::mallopt(parameter, value) };
+    }
+}
+
+/// Gives back what the start needed, since the kernel's types alone take more than the daemon ever does later, or
+/// what a look at many ports did.
 fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     {
@@ -182,6 +205,9 @@ fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64) {
     let now = clock::monotonic();
     last_tick.store(clock::nanoseconds(now), Ordering::Relaxed);
     control_loop.took(now);
+    if control_loop.has_spare_memory(now) {
+        return_free_memory();
+    }
 }
 
 /// Tells everyone who asked for it that all is removed, now that it is; whoever asks for something else hears
@@ -262,7 +288,7 @@ fn reload(control_loop: &mut ControlLoop, file: Option<&Path>) {
     match crate::config::load(file) {
         Ok(config) => control_loop.reload(config),
         Err(error) => {
-            tracing::error!("The running configuration stays, {} is not valid:\n{error}", file.display())
+            tracing::error!("The running configuration stays, {} is not valid:\n{error}", file.display());
         }
     }
 }

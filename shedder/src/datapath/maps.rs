@@ -267,7 +267,7 @@ impl Maps {
         Ok(Counters { policies, global })
     }
 
-    fn held_destinations(&self) -> Result<BTreeSet<(u32, (u32, [u8; 16]))>> {
+    fn held_destinations(&self) -> Result<BTreeSet<DestinationKey>> {
         let keys = self.destinations.keys().map(|key| {
             key.map(|key| {
                 let data = key.data().0;
@@ -288,7 +288,10 @@ fn prefix(cidr: &IpNet) -> (u32, Address) {
     }
 }
 
-fn destination_key(slot: u32, cidr: &IpNet) -> (u32, (u32, [u8; 16])) {
+/// Prefix bits, then policy slot and address.
+type DestinationKey = (u32, (u32, [u8; 16]));
+
+fn destination_key(slot: u32, cidr: &IpNet) -> DestinationKey {
     let (bits, address) = prefix(cidr);
     (32 + bits, (slot, address.octets()))
 }

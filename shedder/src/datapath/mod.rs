@@ -47,6 +47,9 @@ pub struct Rules {
     pub exempt_rate: Option<Rate>,
 }
 
+/// A hook that did not work, and why.
+pub type HookError = (Hook, AttachError);
+
 /// Programs, maps and links of one daemon.
 pub struct Datapath {
     pins: pins::Pins,
@@ -138,7 +141,7 @@ impl Datapath {
         link_header_len: u32,
         ladder: &[Hook],
         may_fall_back: impl Fn(i32) -> bool,
-    ) -> Result<(Hook, Vec<(Hook, AttachError)>), Vec<(Hook, AttachError)>> {
+    ) -> Result<(Hook, Vec<HookError>), Vec<HookError>> {
         let mut failures = Vec::new();
         for hook in ladder {
             let attempt =

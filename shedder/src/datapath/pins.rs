@@ -92,7 +92,7 @@ impl Pins {
     /// Whether the directory, or the nearest one above it that exists, lies in a bpffs.
     pub(super) fn in_bpffs(&self) -> bool {
         let found = self.root.ancestors().find_map(|directory| rustix::fs::statfs(directory).ok());
-        found.is_some_and(|statfs| i64::from(statfs.f_type) == BPF_FS_MAGIC)
+        found.is_some_and(|statfs| statfs.f_type == BPF_FS_MAGIC)
     }
 
     fn current(&self) -> PathBuf {

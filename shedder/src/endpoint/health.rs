@@ -10,8 +10,8 @@ const MISSED_TICKS: f64 = 10.0;
 const PATIENCE_SECONDS: f64 = 2.0;
 
 /// `Ok` while the loop turns, else a sentence that says what is wrong.
-pub(super) fn alive(tick_age: Option<Duration>, snapshot: &Snapshot) -> Result<(), String> {
-    let patience = (snapshot.ticks.interval_seconds * MISSED_TICKS).max(PATIENCE_SECONDS);
+pub(super) fn alive(tick_age: Option<Duration>, tick_interval: Duration) -> Result<(), String> {
+    let patience = (tick_interval.as_secs_f64() * MISSED_TICKS).max(PATIENCE_SECONDS);
     match tick_age {
         None => Err("The control loop has not turned yet.".to_owned()),
         Some(age) if age.as_secs_f64() < patience => Ok(()),

@@ -45,6 +45,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 pub struct State {
     /// Gives the snapshot.
     pub snapshot: SnapshotReader,
+    /// Configured pace of the ticks.
+    pub tick_interval: Duration,
     /// Age of the last tick when called; `None` before the first one.
     pub tick_age: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
 }

@@ -42,7 +42,7 @@ impl Shared {
         let Ok(permit) = Arc::clone(&self.bodies).acquire_owned().await else {
             return failed("The endpoint is closing.");
         };
-        let snapshot = self.state.snapshot.latest().await;
+        let Some(snapshot) = self.state.snapshot.latest().await else { return stopping() };
         match tokio::task::spawn_blocking(move || render(snapshot)).await {
             Ok(Ok(text)) => {
                 let body = Bytes::from_owner(LongBody { text, _permit: permit });
@@ -90,11 +90,18 @@ async fn status(Extract(shared): Extract<Shared>) -> Response {
 
 async fn healthz(Extract(shared): Extract<Shared>) -> Response {
     // Must answer even where the loop does not.
-    verdict(health::alive((shared.state.tick_age)(), &shared.state.snapshot.last_published()))
+    verdict(health::alive((shared.state.tick_age)(), shared.state.tick_interval))
 }
 
 async fn readyz(Extract(shared): Extract<Shared>) -> Response {
-    verdict(health::ready(&*shared.state.snapshot.latest().await))
+    match shared.state.snapshot.latest().await {
+        Some(snapshot) => verdict(health::ready(&snapshot)),
+        None => stopping(),
+    }
+}
+
+fn stopping() -> Response {
+    verdict(Err("The daemon is stopping.".to_owned()))
 }
 
 async fn only_get() -> Response {

@@ -26,6 +26,10 @@ impl Server {
     }
 
     async fn start_with(patience: Patience) -> Self {
+        Self::start_at(patience, Duration::from_millis(100)).await
+    }
+
+    async fn start_at(patience: Patience, tick_interval: Duration) -> Self {
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (snapshot, receiver) = watch::channel(Arc::new(snapshot_sample::snapshot()));
@@ -33,6 +37,7 @@ impl Server {
         let age = Arc::clone(&tick_age_ms);
         let state = State {
             snapshot: receiver.into(),
+            tick_interval,
             tick_age: Arc::new(move || match age.load(Ordering::Relaxed) {
                 NEVER => None,
                 ms => Some(Duration::from_millis(ms)),
@@ -112,9 +117,8 @@ async fn health_follows_the_age_of_the_last_tick() {
     server.tick_age_ms.store(NEVER, Ordering::Relaxed);
     assert_eq!(server.get("/healthz").await.body, "The control loop has not turned yet.\n");
     // A slow pace has more patience.
-    let mut slow = snapshot_sample::snapshot();
-    slow.ticks.interval_seconds = 1.0;
-    server.snapshot.send_replace(Arc::new(slow));
+    let patience = Patience { head: HEAD_TIMEOUT, connection: CONNECTION_TIMEOUT };
+    let server = Server::start_at(patience, Duration::from_secs(1)).await;
     server.tick_age_ms.store(9_999, Ordering::Relaxed);
     assert_eq!(server.get("/healthz").await.status, 200);
 }

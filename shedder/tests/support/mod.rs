@@ -1,4 +1,5 @@
 //! A real daemon in front of real sockets, in namespaces of the test's own.
+#![cfg(test)]
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 
 pub mod frames;
