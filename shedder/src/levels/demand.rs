@@ -146,7 +146,7 @@ impl Demand {
         let sustained = Level::ALL
             .into_iter()
             .filter(|level| *level <= self.level)
-            .rfind(|level| threshold(signal, *level).is_some_and(|(_, exit)| value >= exit));
+            .rfind(|level| threshold(signal, *level).is_some_and(|(_, exit)| value > exit));
         sustained.unwrap_or(Level::Normal)
     }
 

@@ -89,7 +89,7 @@ fn thresholds(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
         families,
         snapshot,
         "shedder_signal_exit_threshold",
-        "Below this value the signal's demand for the level ends",
+        "At or below this value the signal's demand for the level ends",
         |signal| &signal.exit,
     )
 }
