@@ -9,9 +9,10 @@ use tokio::sync::{mpsc, watch};
 use super::run::{BpfLogLevel, RunArgs};
 use super::*;
 use crate::control::protocol::{Command, Payload, Refusal};
-use crate::control::{ControlListener, ControlMessage, serve};
+use crate::control::{ControlListener, ControlMessage, Recordings, serve};
 use crate::snapshot::Snapshot;
-use crate::snapshot_sample;
+use crate::trace::{self, Simulation};
+use crate::{config, snapshot_sample};
 
 /// Parts that say what they were asked; what is pinned is told to them.
 struct Told {
@@ -37,6 +38,12 @@ impl Parts for Told {
     }
     fn unload(&self, bpffs: &Path) -> Result<String, Failure> {
         Ok(format!("nothing is left under {}", bpffs.display()))
+    }
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure> {
+        let config = config::load(config).map_err(Failure::wrong_use)?;
+        let trace = std::fs::read(trace).map_err(Failure::wrong_use)?;
+        trace::simulate(trace.as_slice(), &config.levels, &config.signals, |_, _| {})
+            .map_err(Failure::wrong_use)
     }
     fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {
         Ok(format!("examined for {config:?}"))
@@ -163,7 +170,7 @@ async fn typed(line: &str) -> Result<String, Failure> {
     let client = tokio::task::spawn_blocking(move || run(&line));
     tokio::select! {
         answer = client => answer.unwrap(),
-        served = serve(listener, snapshot, commands, std::future::pending()) => panic!("{served:?}"),
+        served = serve(listener, snapshot, commands, Recordings::default(), std::future::pending()) => panic!("{served:?}"),
     }
 }
 
@@ -196,6 +203,9 @@ async fn verbs_reach_the_daemon() {
     }
     let json = typed("shedder status --json --socket SOCKET").await.unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), snapshot_sample::snapshot());
+    // An explanation is a document; this daemon answers with a sentence.
+    let error = typed("shedder explain 8080 --socket SOCKET").await.unwrap_err();
+    assert!(error.message.contains("something else than an explanation"), "{}", error.message);
     let text = typed("shedder status --socket SOCKET").await.unwrap();
     assert_eq!(text, status::render(&snapshot_sample::snapshot(), Style::Plain));
 }

@@ -56,9 +56,10 @@ impl Daemon {
         let (sender, snapshot) = watch::channel(Arc::new(snapshot_sample::snapshot()));
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
+        let recordings = Recordings::default();
         let task = tokio::spawn(async move {
             let _publisher = sender;
-            serve_with(listener, snapshot, commands, stopped.notified(), terms).await
+            serve_with(listener, snapshot, commands, recordings, stopped.notified(), terms).await
         });
         Self { socket, stop, task, _directory: directory }
     }

@@ -37,6 +37,7 @@ impl Server {
                 NEVER => None,
                 ms => Some(Duration::from_millis(ms)),
             }),
+            admission_level: Level::High,
         };
         let task = tokio::spawn(serve_with(listener, state, patience));
         Self { address, snapshot, tick_age_ms, task }
