@@ -6,6 +6,7 @@ pub mod control;
 pub mod daemon;
 pub mod datapath;
 pub mod endpoint;
+pub mod explain;
 #[cfg(test)]
 mod golden;
 pub mod kernel;

@@ -1,6 +1,8 @@
 //! The `shedder` command.
 
-use std::io::{self, BufWriter};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ use shedder::datapath::{self, Pinned};
 use shedder::kernel::doctor::{self, Wants};
 use shedder::net::links;
 use shedder::snapshot::Snapshot;
+use shedder::trace::{self, Simulation};
 use shedder::{config, pinned_snapshot};
 use tracing_subscriber::EnvFilter;
 
@@ -97,6 +100,14 @@ impl Parts for Program {
                 bpffs.display()
             ),
         })
+    }
+
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure> {
+        let config = configuration(Some(config))?;
+        let of_trace = |error: &dyn fmt::Display| Failure::wrong_use(format!("{}: {error}", trace.display()));
+        let file = File::open(trace).map_err(|error| of_trace(&error))?;
+        trace::simulate(BufReader::new(file), &config.levels, &config.signals, |_, _| {})
+            .map_err(|error| of_trace(&error))
     }
 
     fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use shedder_common::level::Level;
 
 /// Version of the JSON shape; a field may be added without a new number, never removed or changed.
 pub const SNAPSHOT_VERSION: u32 = 1;
@@ -25,6 +26,9 @@ pub struct Snapshot {
     pub ticks: Ticks,
     /// Interfaces and how they are served.
     pub attachments: Vec<Attachment>,
+    /// What an operator has set; `None` where the signals decide.
+    #[serde(default)]
+    pub pin: Option<Pin>,
     /// Levels by scope; the host first.
     pub levels: Vec<ScopeLevel>,
     /// Every signal at every scope.
@@ -43,6 +47,24 @@ pub struct Snapshot {
     pub resets_failed: u64,
     /// What does not work as configured, one sentence each.
     pub warnings: Vec<String>,
+}
+
+impl Snapshot {
+    /// The level of the host; `normal` where nothing is known.
+    #[must_use]
+    pub fn host_level(&self) -> Level {
+        let host = self.levels.iter().find(|scope| scope.scope == "host");
+        host.and_then(|host| Level::from_name(&host.level)).unwrap_or_default()
+    }
+}
+
+/// A level that an operator has set for every scope.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pin {
+    /// The level.
+    pub level: String,
+    /// Until the signals decide again; `None` where that is when the operator says so.
+    pub remaining_seconds: Option<f64>,
 }
 
 /// The control loop's own figures.
@@ -88,6 +110,18 @@ pub struct ScopeLevel {
     pub signal: String,
     /// Steps so far.
     pub transitions: Vec<Transition>,
+    /// The highest level that one of its signals demands, whatever a pin or a probe says.
+    #[serde(default)]
+    pub demanded: String,
+    /// For how long no signal has demanded the level that its signals led to; `None` while one does.
+    #[serde(default)]
+    pub below_seconds: Option<f64>,
+    /// `below_seconds` at which the level goes one step down.
+    #[serde(default)]
+    pub hold_seconds: f64,
+    /// Whether the level was lowered although signals demand it, to see whether they get worse.
+    #[serde(default)]
+    pub probing: bool,
 }
 
 /// Steps of one scope from one level to another because of one signal.
@@ -126,6 +160,20 @@ pub struct SignalState {
     pub since_seconds: f64,
     /// Failed reads so far.
     pub read_errors: u64,
+    /// A level whose enter threshold the value has reached, but not for long enough yet.
+    #[serde(default)]
+    pub rising: Option<Rising>,
+}
+
+/// A demand in the making.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rising {
+    /// The level.
+    pub level: String,
+    /// For how long the value has stood at or above its enter threshold.
+    pub seconds: f64,
+    /// For how long it must.
+    pub for_seconds: f64,
 }
 
 /// One port policy.
@@ -153,6 +201,45 @@ pub struct PortState {
     pub accept_wait: Histogram,
     /// Quotas and counts by class name.
     pub classes: BTreeMap<String, ClassState>,
+    /// Cgroups that own its listeners, as scopes (`cgroup:PATH`).
+    #[serde(default)]
+    pub workloads: Vec<String>,
+    /// What the port is measured against under pressure where its rate is learned; `None` without pressure.
+    #[serde(default)]
+    pub learned_rate_per_second: Option<f64>,
+    /// Until the shares have climbed to what the level allows; `None` where none climbs.
+    #[serde(default)]
+    pub ramp_remaining_seconds: Option<f64>,
+    /// What happened lately.
+    #[serde(default)]
+    pub recent: Recent,
+}
+
+impl PortState {
+    /// First and last port; `None` where `port` is no port or range.
+    #[must_use]
+    pub fn range(&self) -> Option<(u16, u16)> {
+        let (first, last) = self.port.split_once('-').unwrap_or((&self.port, &self.port));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    }
+
+    /// Whether the policy covers this port.
+    #[must_use]
+    pub fn covers(&self, port: u16) -> bool {
+        self.range().is_some_and(|(first, last)| (first..=last).contains(&port))
+    }
+}
+
+/// What happened at a port within the last seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Recent {
+    /// Within how many; 0 where nothing has been measured yet.
+    pub seconds: f64,
+    /// New connections admitted per second.
+    pub admitted_per_second: f64,
+    /// How long the oldest unaccepted connection had waited when a new one asked, on average; `None` where none asked
+    /// or nothing listened.
+    pub wait_seconds: Option<f64>,
 }
 
 /// The accept queue of one listener.
@@ -198,6 +285,12 @@ pub struct ClassState {
     pub retransmits_admitted: u64,
     /// Repeats of refused attempts, refused again.
     pub retransmits_shed: u64,
+    /// The part of every limit that the class sees now, 0..1; `None` where it is not known.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// New attempts refused (or, in `observe`, judged so) within [`PortState::recent`], by gate name, without zeros.
+    #[serde(default)]
+    pub recently_refused: BTreeMap<String, u64>,
 }
 
 /// The limits that a class sees; `None` is no limit.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::snapshot::{
-    AcceptQueue, Attachment, ClassQuota, ClassState, Histogram, PortState, SNAPSHOT_VERSION, ScopeLevel,
-    SignalState, Snapshot, Ticks, Transition,
+    AcceptQueue, Attachment, ClassQuota, ClassState, Histogram, PortState, Recent, SNAPSHOT_VERSION,
+    ScopeLevel, SignalState, Snapshot, Ticks, Transition,
 };
 
 /// A daemon in `observe` with two ports under moderate pressure.
@@ -35,6 +35,7 @@ pub(crate) fn snapshot() -> Snapshot {
                 reason: "another XDP program is attached; detach it or set attach.via to \"tc\"".to_owned(),
             },
         ],
+        pin: None,
         levels: vec![
             ScopeLevel {
                 scope: "host".to_owned(),
@@ -47,6 +48,9 @@ pub(crate) fn snapshot() -> Snapshot {
                     signal: "psi_memory_some".to_owned(),
                     total: 3,
                 }],
+                demanded: "moderate".to_owned(),
+                hold_seconds: 10.0,
+                ..ScopeLevel::default()
             },
             ScopeLevel {
                 scope: "cgroup:/kube/\"odd\\pod\"\n".to_owned(),
@@ -108,12 +112,15 @@ fn checkout() -> PortState {
         resets_sent: 8,
         retransmits_admitted: 5,
         retransmits_shed: 2,
+        share: Some(1.0),
+        recently_refused: names([("queue_wait", 3)]),
         ..ClassState::default()
     };
     let batch = ClassState {
         quota: ClassQuota { closed: true, ..ClassQuota::default() },
         shed: names([("closed", 40)]),
         resets_sent: 40,
+        share: Some(0.0),
         ..ClassState::default()
     };
     PortState {
@@ -123,7 +130,7 @@ fn checkout() -> PortState {
         action: "reset".to_owned(),
         to: "local".to_owned(),
         level: "moderate".to_owned(),
-        rate: "5000".to_owned(),
+        rate: "5000/s".to_owned(),
         active_connections: 312,
         accept_queue: Some(AcceptQueue { depth: 256, backlog: 1024, depth_ratio: 0.25 }),
         accept_wait: Histogram {
@@ -132,6 +139,9 @@ fn checkout() -> PortState {
             sum_seconds: 7.25,
         },
         classes: names([("interactive", interactive), ("batch", batch)]),
+        workloads: vec!["cgroup:/kube/\"odd\\pod\"\n".to_owned()],
+        recent: Recent { seconds: 3.2, admitted_per_second: 4_200.0, wait_seconds: Some(0.012) },
+        ..PortState::default()
     }
 }
 

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::run::RunArgs;
 use super::{Cli, Failure, Style, Verb};
-use super::{check, completions, confirm, doctor, level, mode, set, status, unload};
+use super::{
+    check, completions, confirm, doctor, explain, level, mode, record, set, simulate, status, unload,
+};
 use crate::snapshot::Snapshot;
+use crate::trace::Simulation;
 
 /// Where a daemon's things are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,12 @@ pub trait Parts {
     /// Something could not be removed.
     fn unload(&self, bpffs: &Path) -> Result<String, Failure>;
 
+    /// The replay of a trace by a configuration.
+    ///
+    /// # Errors
+    /// An invalid configuration or trace is wrong use.
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure>;
+
     /// What this host allows and what shedder would do with this configuration.
     ///
     /// # Errors
@@ -67,6 +76,11 @@ pub fn dispatch(cli: Cli, parts: &dyn Parts, out: &mut dyn Write, style: Style) 
         Verb::Status(args) => {
             let places = |config: Option<&Path>| parts.places(config);
             status::status(&args, places, |bpffs| parts.read_pinned(bpffs), out, style)?;
+        }
+        Verb::Explain(args) => explain::explain(&args, out, style)?,
+        Verb::Record(args) => record::record(&args, out)?,
+        Verb::Simulate(args) => {
+            simulate::simulate(&args, |config, trace| parts.simulate(config, trace), out)?;
         }
         Verb::Set(args) => set::set(args, out)?,
         Verb::Confirm(args) => confirm::confirm(&args, out)?,

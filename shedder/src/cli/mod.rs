@@ -6,14 +6,18 @@ pub mod confirm;
 mod dispatch;
 pub mod doctor;
 mod duration;
+pub mod explain;
 mod failure;
 pub mod level;
 pub mod mode;
 mod output;
+pub mod record;
 pub mod run;
 pub mod set;
+pub mod simulate;
 mod socket;
 pub mod status;
+mod table;
 #[cfg(test)]
 mod tests;
 pub mod unload;
@@ -54,6 +58,8 @@ pub enum Verb {
     Check(check::CheckArgs),
     /// Show mode, levels, signals, ports and interfaces
     Status(status::StatusArgs),
+    /// Tell why the levels are what they are and what a class on a port sees
+    Explain(explain::ExplainArgs),
     /// Change limits until the daemon restarts
     Set(set::SetArgs),
     /// Keep what `set --confirm` changed
@@ -66,6 +72,10 @@ pub enum Verb {
     Mode(mode::ModeArgs),
     /// Pin the host's level, or let the signals decide again
     Level(level::LevelArgs),
+    /// Write the live signals as a trace
+    Record(record::RecordArgs),
+    /// Replay a trace through the daemon's level code
+    Simulate(simulate::SimulateArgs),
     /// Remove every program, link, map and pin, with or without a daemon
     Unload(unload::UnloadArgs),
     /// Show what this host allows and what shedder will therefore do

@@ -60,6 +60,7 @@ pub(super) fn write_payload(out: &mut dyn Write, payload: &Payload) -> Result<()
         Payload::Message(message) => write_text(out, message),
         Payload::Status(snapshot) => write_json(out, snapshot),
         Payload::Document(document) => write_json(out, document),
+        Payload::Trace { lines, .. } => write_text(out, lines),
     }
 }
 

@@ -9,9 +9,10 @@ use tokio::sync::{mpsc, watch};
 use super::run::{BpfLogLevel, RunArgs};
 use super::*;
 use crate::control::protocol::{Command, Payload, Refusal};
-use crate::control::{ControlListener, ControlMessage, serve};
+use crate::control::{ControlListener, ControlMessage, Recordings, serve};
 use crate::snapshot::Snapshot;
-use crate::snapshot_sample;
+use crate::trace::{self, Simulation};
+use crate::{config, snapshot_sample};
 
 /// Parts that say what they were asked; what is pinned is told to them.
 struct Told {
@@ -37,6 +38,12 @@ impl Parts for Told {
     }
     fn unload(&self, bpffs: &Path) -> Result<String, Failure> {
         Ok(format!("nothing is left under {}", bpffs.display()))
+    }
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure> {
+        let config = config::load(config).map_err(Failure::wrong_use)?;
+        let trace = std::fs::read(trace).map_err(Failure::wrong_use)?;
+        trace::simulate(trace.as_slice(), &config.levels, &config.signals, |_, _| {})
+            .map_err(Failure::wrong_use)
     }
     fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {
         Ok(format!("examined for {config:?}"))
@@ -120,7 +127,7 @@ fn without_a_daemon_unload_and_status_look_at_the_pins() {
     let json = run_with(&format!("{line} --json"), &parts).unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), pinned);
     // The other verbs need one.
-    for verb in ["confirm", "mode off", "level auto", "set port 1 rate=1/s"] {
+    for verb in ["confirm", "mode off", "level auto", "set port 1 rate=1/s", "explain"] {
         let error = run(&format!("shedder {verb} --socket /nonexistent/control.sock")).unwrap_err();
         assert!(error.message.starts_with("no daemon answers at"), "{}", error.message);
         assert_eq!(error.exit, Exit::Failed);
@@ -163,7 +170,7 @@ async fn typed(line: &str) -> Result<String, Failure> {
     let client = tokio::task::spawn_blocking(move || run(&line));
     tokio::select! {
         answer = client => answer.unwrap(),
-        served = serve(listener, snapshot, commands, std::future::pending()) => panic!("{served:?}"),
+        served = serve(listener, snapshot, commands, Recordings::default(), std::future::pending()) => panic!("{served:?}"),
     }
 }
 
@@ -196,6 +203,9 @@ async fn verbs_reach_the_daemon() {
     }
     let json = typed("shedder status --json --socket SOCKET").await.unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), snapshot_sample::snapshot());
+    // An explanation is a document; this daemon answers with a sentence.
+    let error = typed("shedder explain 8080 --socket SOCKET").await.unwrap_err();
+    assert!(error.message.contains("something else than an explanation"), "{}", error.message);
     let text = typed("shedder status --socket SOCKET").await.unwrap();
     assert_eq!(text, status::render(&snapshot_sample::snapshot(), Style::Plain));
 }
@@ -206,4 +216,70 @@ async fn refusals_set_the_exit_code() {
     assert_eq!(failed, Failure::failed("no change waits for a confirmation"));
     let wrong = typed("shedder set port 9 rate=1/s --socket SOCKET").await.unwrap_err();
     assert_eq!(wrong, Failure::wrong_use("no policy for port 9"));
+}
+
+/// A directory with these files, and a function that names one.
+fn files(contents: &[(&str, &str)]) -> (tempfile::TempDir, impl Fn(&str) -> String + use<>) {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in contents {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    let path = directory.path().to_owned();
+    (directory, move |name: &str| path.join(name).to_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_trace_is_replayed_by_a_configuration() {
+    let line = |t: f64, value: &str| {
+        format!("{{\"t\":{t},\"signal\":\"memory\",\"scope\":\"host\",\"value\":{value}}}\n")
+    };
+    let trace: String = (0..30_u32)
+        .map(|tick| line(f64::from(tick) / 10.0, if tick == 5 { "0.96" } else { "0.5" }))
+        .collect();
+    let (_directory, file) = files(&[
+        ("shedder.toml", "version = 1\n[levels]\nhold = \"1s\"\n"),
+        ("wrong.toml", "version = 1\n[levels]\nhodl = \"1s\"\n"),
+        ("trace", &trace),
+        ("reversed", &(line(1.0, "0.5") + &line(0.5, "0.5"))),
+    ]);
+    let simulate = |config: &str, trace: &str, rest: &str| {
+        run(&format!("shedder simulate --config {} --trace {}{rest}", file(config), file(trace)))
+    };
+    assert_eq!(
+        simulate("shedder.toml", "trace", " --json").unwrap(),
+        "{\"t\":0.5,\"scope\":\"host\",\"from\":\"normal\",\"to\":\"high\",\"signal\":\"memory\"}\n\
+         {\"t\":1.6,\"scope\":\"host\",\"from\":\"high\",\"to\":\"moderate\",\"signal\":\"memory\"}\n\
+         {\"t\":2.6,\"scope\":\"host\",\"from\":\"moderate\",\"to\":\"normal\",\"signal\":\"memory\"}\n"
+    );
+    let text = simulate("shedder.toml", "trace", "").unwrap();
+    assert!(text.contains("normal -> high  (memory)") && text.contains("HHHH"), "{text}");
+    for (config, trace, expected) in [
+        ("shedder.toml", "reversed", "line 2: time goes back"),
+        ("shedder.toml", "absent", "No such file"),
+        ("wrong.toml", "trace", "did you mean `hold`"),
+    ] {
+        let failure = simulate(config, trace, "").unwrap_err();
+        assert_eq!(failure.exit, Exit::WrongUse, "{failure}");
+        assert!(failure.message.contains(expected), "{failure}");
+    }
+}
+
+#[test]
+fn a_recording_overwrites_nothing_and_leaves_nothing_empty() {
+    let (directory, file) = files(&[("precious", "text")]);
+    let record = |name: &str| {
+        run(&format!("shedder record {} --socket {}", file(name), file("none.sock"))).unwrap_err()
+    };
+    let exists = record("precious");
+    assert_eq!(exists.exit, Exit::WrongUse);
+    assert!(exists.message.ends_with("exists already; name another file"), "{exists}");
+    assert_eq!(std::fs::read_to_string(file("precious")).unwrap(), "text");
+    let no_daemon = record("new");
+    assert_eq!(no_daemon.exit, Exit::Failed);
+    assert!(no_daemon.message.starts_with("no daemon answers"), "{no_daemon}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    for seconds in ["0", "-1", "nan", "1e9", "5s"] {
+        let error = parse(&format!("shedder record x --seconds={seconds}")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ValueValidation, "{seconds}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shedder_common::class::{CLASSES, Class};
 use shedder_common::control::Mode;
+use shedder_common::level::Level;
 
 use super::builtin;
 use super::model::{
@@ -73,7 +74,10 @@ pub(super) fn daemon() -> Daemon {
 }
 
 pub(super) fn metrics() -> Metrics {
-    Metrics { listen: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464)) }
+    Metrics {
+        listen: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464)),
+        admission_level: Level::High,
+    }
 }
 
 pub(super) fn guard(metrics: &Metrics) -> Guard {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use shedder_common::class::{CLASSES, Class};
 use shedder_common::control::Mode;
-use shedder_common::level::LEVELS;
+use shedder_common::level::{LEVELS, Level};
 
 /// Everything that `shedder run` obeys.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +100,8 @@ pub enum OnExit {
 pub struct Metrics {
     /// Where the endpoint listens; `None` where it is switched off with `listen = "off"`.
     pub listen: Option<SocketAddr>,
+    /// From this level on `/admission` answers 503, unless the request names another; never `normal`.
+    pub admission_level: Level,
 }
 
 /// `[guard]`

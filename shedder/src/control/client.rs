@@ -77,6 +77,59 @@ pub fn call(socket: &Path, command: Command) -> Result<Payload, CallError> {
     }
 }
 
+/// Sends a command that is answered with many responses.
+///
+/// # Errors
+/// [`CallError`], a sentence that says what to do.
+pub fn open(socket: &Path, command: Command) -> Result<Responses, CallError> {
+    let mut stream = connect(socket)?;
+    let broken = |source| CallError::Broken { socket: socket.to_owned(), source };
+    let request = request_line(command).map_err(broken)?;
+    stream.write_all(&request).map_err(broken)?;
+    Ok(Responses { socket: socket.to_owned(), stream: BufReader::new(stream) })
+}
+
+/// Responses to one command, as they come.
+#[derive(Debug)]
+pub struct Responses {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Responses {
+    /// The next one; `None` where the daemon, or whoever holds [`Responses::closer`], has closed the connection.
+    ///
+    /// # Errors
+    /// [`CallError`], a sentence that says what to do.
+    pub fn receive(&mut self) -> Result<Option<Payload>, CallError> {
+        let broken = |source| CallError::Broken { socket: self.socket.clone(), source };
+        let mut line = Vec::new();
+        let limit = u64::try_from(MAX_RESPONSE_BYTES).unwrap_or(u64::MAX);
+        self.stream.by_ref().take(limit).read_until(b'\n', &mut line).map_err(broken)?;
+        if !line.ends_with(b"\n") {
+            return Ok(None);
+        }
+        match serde_json::from_slice(&line).map_err(|error| broken(error.into()))? {
+            Response::Ok(payload) => Ok(Some(payload)),
+            Response::Error(refusal) => Err(CallError::Refused(refusal)),
+        }
+    }
+
+    /// A second handle to the connection; to shut it down ends a [`Responses::receive`] that waits.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn closer(&self) -> io::Result<UnixStream> {
+        self.stream.get_ref().try_clone()
+    }
+}
+
+fn request_line(command: Command) -> io::Result<Vec<u8>> {
+    let mut request = serde_json::to_vec(&Request { version: PROTOCOL_VERSION, command })?;
+    request.push(b'\n');
+    Ok(request)
+}
+
 fn connect(socket: &Path) -> Result<UnixStream, CallError> {
     let broken = |source| CallError::Broken { socket: socket.to_owned(), source };
     // No daemon can listen at a path that is too long for a socket.
@@ -96,8 +149,7 @@ fn connect(socket: &Path) -> Result<UnixStream, CallError> {
 }
 
 fn converse(stream: &mut UnixStream, command: Command) -> io::Result<Response> {
-    let mut request = serde_json::to_vec(&Request { version: PROTOCOL_VERSION, command })?;
-    request.push(b'\n');
+    let request = request_line(command)?;
     // A request that is too long is answered before it has been read to its end; the answer counts.
     let sent = stream.write_all(&request);
     let mut line = Vec::new();

@@ -70,6 +70,15 @@ pub enum Command {
         #[serde(default)]
         port: Option<String>,
     },
+    /// The readings of every tick from the next one on, as a trace. It is answered with many responses: one
+    /// [`Payload::Trace`] for each tick, then a [`Payload::Message`] that says why it ended.
+    Record {
+        /// For this long; without it until the caller goes.
+        #[serde(default)]
+        seconds: Option<f64>,
+        /// No more than these bytes of trace.
+        bytes_max: u64,
+    },
 }
 
 impl Command {
@@ -83,6 +92,7 @@ impl Command {
             }
             Self::Set { confirm_seconds, .. } => *confirm_seconds,
             Self::Level { for_seconds, .. } => *for_seconds,
+            Self::Record { seconds, .. } => *seconds,
             _ => None,
         };
         match seconds {
@@ -173,6 +183,13 @@ pub enum Payload {
     Status(Box<Snapshot>),
     /// An answer with a shape of its own.
     Document(serde_json::Value),
+    /// One tick of a recording.
+    Trace {
+        /// Its time, seconds from the first one.
+        t: f64,
+        /// Its lines of the trace.
+        lines: String,
+    },
 }
 
 /// Why a command was not done.
@@ -255,6 +272,7 @@ mod tests {
             Just(Command::Confirm),
             Just(Command::Unload),
             proptest::option::of(any::<String>()).prop_map(|port| Command::Explain { port }),
+            (seconds(), any::<u64>()).prop_map(|(seconds, bytes_max)| Command::Record { seconds, bytes_max }),
             proptest::sample::select(Mode::ALL.to_vec()).prop_map(|mode| Command::Mode { mode }),
             (any::<String>(), pairs, seconds()).prop_map(|(port, assignments, confirm_seconds)| {
                 Command::Set { port, assignments, confirm_seconds }

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::listener::ControlListener;
 use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal, Response, parse_request};
+use super::recordings::Recordings;
 use crate::snapshot_reader::SnapshotReader;
 
 /// Most connections at once; more wait in the listen backlog.
@@ -25,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// A command on its way to the control loop.
 #[derive(Debug)]
 pub struct ControlMessage {
-    /// What is asked; never [`Command::Status`], which the server answers itself.
+    /// What is asked; never [`Command::Status`] or [`Command::Record`], which the server answers itself.
     pub command: Command,
     /// Takes the answer. The caller may be gone; that is no reason to stop.
     pub reply: oneshot::Sender<Result<Payload, Refusal>>,
@@ -50,6 +51,7 @@ impl Terms {
 struct Shared {
     snapshot: SnapshotReader,
     commands: mpsc::Sender<ControlMessage>,
+    recordings: Recordings,
     terms: Terms,
 }
 
@@ -64,21 +66,23 @@ pub async fn serve(
     listener: ControlListener,
     snapshot: impl Into<SnapshotReader>,
     commands: mpsc::Sender<ControlMessage>,
+    recordings: Recordings,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    serve_with(listener, snapshot, commands, stop, Terms::DEFAULT).await
+    serve_with(listener, snapshot, commands, recordings, stop, Terms::DEFAULT).await
 }
 
 pub(super) async fn serve_with(
     listener: ControlListener,
     snapshot: impl Into<SnapshotReader>,
     commands: mpsc::Sender<ControlMessage>,
+    recordings: Recordings,
     stop: impl Future<Output = ()>,
     terms: Terms,
 ) -> io::Result<()> {
     let (listener, file) = listener.into_parts();
     let listener = UnixListener::from_std(listener)?;
-    let shared = Shared { snapshot: snapshot.into(), commands, terms };
+    let shared = Shared { snapshot: snapshot.into(), commands, recordings, terms };
     let mut connections = JoinSet::new();
     tokio::select! {
         () = stop => {}
@@ -87,6 +91,7 @@ pub(super) async fn serve_with(
     // A daemon that starts now finds the name free; who is connected still gets an answer.
     drop(file);
     drop(listener);
+    shared.recordings.end();
     let farewell = async { while connections.join_next().await.is_some() {} };
     if timeout(FAREWELL, farewell).await.is_err() {
         tracing::debug!("a control connection was cut off");
@@ -118,13 +123,20 @@ async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: 
     }
 }
 
-/// One request, one response.
+/// One request, one response; or many, where it is a recording.
 async fn converse(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     let result = if uid == shared.terms.uid {
         match timeout(shared.terms.transfer, read_request(&mut stream)).await {
             Err(_) => Err(Refusal::failed("the request did not come in time")),
-            Ok(Ok(Some(line))) => perform(&line, shared).await,
+            Ok(Ok(Some(line))) => match parse_request(&line) {
+                Ok(Command::Record { seconds, bytes_max }) => {
+                    let transfer = shared.terms.transfer;
+                    return shared.recordings.serve(&mut stream, seconds, bytes_max, transfer).await;
+                }
+                Ok(command) => perform(command, shared).await,
+                Err(refusal) => Err(refusal),
+            },
             // Somebody looked whether a daemon lives, and left.
             Ok(Ok(None)) => return Ok(()),
             Ok(Err(refusal)) => Err(refusal),
@@ -155,8 +167,7 @@ async fn read_request(stream: &mut UnixStream) -> Result<Option<Vec<u8>>, Refusa
     }
 }
 
-async fn perform(line: &[u8], shared: &Shared) -> Result<Payload, Refusal> {
-    let command = parse_request(line)?;
+async fn perform(command: Command, shared: &Shared) -> Result<Payload, Refusal> {
     if command == Command::Status {
         let snapshot = shared.snapshot.latest().await.ok_or_else(Refusal::stopping)?;
         return Ok(Payload::Status(Box::new(Arc::unwrap_or_clone(snapshot))));

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,10 +13,11 @@ use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::client::{CallError, call};
+use super::client::{CallError, call, open};
 use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal};
 use super::server::{Terms, serve_with};
 use super::*;
+use crate::sensors::reading::{Reading, Scope};
 use crate::snapshot_sample;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -28,6 +30,7 @@ fn terms() -> Terms {
 struct Daemon {
     socket: PathBuf,
     stop: Arc<Notify>,
+    recordings: Recordings,
     task: JoinHandle<std::io::Result<()>>,
     _directory: TempDir,
 }
@@ -56,11 +59,13 @@ impl Daemon {
         let (sender, snapshot) = watch::channel(Arc::new(snapshot_sample::snapshot()));
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
+        let recordings = Recordings::default();
+        let published = recordings.clone();
         let task = tokio::spawn(async move {
             let _publisher = sender;
-            serve_with(listener, snapshot, commands, stopped.notified(), terms).await
+            serve_with(listener, snapshot, commands, recordings, stopped.notified(), terms).await
         });
-        Self { socket, stop, task, _directory: directory }
+        Self { socket, stop, recordings: published, task, _directory: directory }
     }
 
     async fn call(&self, command: Command) -> Result<Payload, CallError> {
@@ -318,4 +323,119 @@ proptest! {
         prop_assert_eq!(answer.matches('\n').count(), 1);
         prop_assert!(answer.starts_with("{\"error\":{"), "{}", answer);
     }
+}
+
+fn tick(ms: u64, value: f64) -> TickReadings {
+    let reading = Reading { signal: Arc::from("memory"), scope: Scope::Host, value: Ok(value) };
+    TickReadings {
+        now: Duration::from_millis(ms),
+        readings: vec![reading],
+        offered_below_quota: BTreeSet::from([Scope::Host]),
+    }
+}
+
+/// Publishes ticks 100 ms apart for as long as `client` works.
+async fn with_ticks<T: Send + 'static>(
+    daemon: &Daemon,
+    client: impl FnOnce(PathBuf) -> T + Send + 'static,
+) -> T {
+    let socket = daemon.socket.clone();
+    let mut client = spawn_blocking(move || client(socket));
+    for now in 70.. {
+        daemon.recordings.publish(|| tick(now * 100, 0.5));
+        tokio::select! {
+            done = &mut client => return done.unwrap(),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+    }
+    unreachable!()
+}
+
+/// Every response to a recording, and how it ended.
+fn recorded(socket: &Path, seconds: Option<f64>, bytes_max: u64) -> (Vec<(f64, String)>, String) {
+    let mut responses = open(socket, Command::Record { seconds, bytes_max }).unwrap();
+    let mut ticks = Vec::new();
+    loop {
+        match responses.receive() {
+            Ok(Some(Payload::Trace { t, lines })) => ticks.push((t, lines)),
+            Ok(Some(Payload::Message(why))) => return (ticks, why),
+            Err(CallError::Refused(refusal)) => return (ticks, refusal.message),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_recording_has_every_tick_until_its_time_is_over() {
+    let daemon = Daemon::start(terms());
+    let (ticks, why) = with_ticks(&daemon, |socket| recorded(&socket, Some(1.0), u64::MAX)).await;
+    assert_eq!(why, "the time is over");
+    let times: Vec<f64> = ticks.iter().map(|(t, _)| *t).collect();
+    assert_eq!(times, [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]);
+    assert_eq!(
+        ticks[3].1,
+        "{\"t\":0.3,\"signal\":\"memory\",\"scope\":\"host\",\"value\":0.5}\n\
+         {\"t\":0.3,\"signal\":\"offered_below_quota\",\"scope\":\"host\",\"value\":1.0}\n"
+    );
+}
+
+#[tokio::test]
+async fn a_recording_ends_before_it_grows_too_large() {
+    let daemon = Daemon::start(terms());
+    let (ticks, why) = with_ticks(&daemon, |socket| recorded(&socket, None, 400)).await;
+    assert!(why.contains("400 bytes"), "{why}");
+    let bytes: usize = ticks.iter().map(|(_, lines)| lines.len()).sum();
+    assert!((1..=400).contains(&bytes) && ticks.len() == 3, "{ticks:?}");
+}
+
+#[tokio::test]
+async fn a_stopping_server_ends_its_recordings() {
+    let daemon = Daemon::start(terms());
+    let stop = Arc::clone(&daemon.stop);
+    let client = move |socket: PathBuf| {
+        let mut responses = open(&socket, Command::Record { seconds: None, bytes_max: u64::MAX }).unwrap();
+        assert!(matches!(responses.receive(), Ok(Some(Payload::Trace { .. }))));
+        stop.notify_one();
+        loop {
+            match responses.receive() {
+                Ok(Some(Payload::Trace { .. })) => {}
+                other => return other,
+            }
+        }
+    };
+    let last = with_ticks(&daemon, client).await;
+    assert_eq!(last.unwrap(), Some(Payload::Message("the daemon stops".to_owned())));
+}
+
+#[tokio::test]
+async fn recordings_are_few_and_a_place_becomes_free_again() {
+    let daemon = Daemon::start(terms());
+    let fill = |socket: PathBuf| {
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            let mut responses =
+                open(&socket, Command::Record { seconds: None, bytes_max: u64::MAX }).unwrap();
+            assert!(matches!(responses.receive(), Ok(Some(Payload::Trace { .. }))));
+            held.push(responses);
+        }
+        let (ticks, why) = recorded(&socket, None, u64::MAX);
+        assert!(ticks.is_empty() && why.contains("4 recordings run already"), "{why}");
+        drop(held);
+        // The server notices at the next ticks.
+        while recorded(&socket, Some(0.1), u64::MAX).1 != "the time is over" {}
+    };
+    with_ticks(&daemon, fill).await;
+}
+
+#[tokio::test]
+async fn the_closer_ends_the_wait_for_the_next_tick() {
+    let daemon = Daemon::start(terms());
+    let socket = daemon.socket.clone();
+    let waits = spawn_blocking(move || {
+        let mut responses = open(&socket, Command::Record { seconds: None, bytes_max: 1 }).unwrap();
+        responses.closer().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
+        // No tick was ever published.
+        responses.receive()
+    });
+    assert_eq!(waits.await.unwrap().unwrap(), None);
 }

@@ -8,17 +8,21 @@ use std::time::Duration;
 use shedder_common::address::Address;
 use shedder_common::control::Mode;
 use shedder_common::gcra::Rate;
+use shedder_common::level::Level;
 
 use super::clock;
 use super::interfaces::Interfaces;
 use super::policies::Policies;
 use super::pressure::Pressure;
+use super::recent::Lately;
 use super::reconcile::{Observation, Reconciler};
 use super::report::{self, PortFacts};
 use super::sources::source_table;
 use crate::config::model::{Config, PortPolicy, RateLimit};
 use crate::control::protocol::{Command, LevelChoice, Payload, Refusal};
+use crate::control::{Recordings, TickReadings};
 use crate::datapath::{Counters, Datapath, Rules};
+use crate::explain;
 use crate::kernel::doctor::needs_reset;
 use crate::kernel::support::KernelSupport;
 use crate::levels::Update;
@@ -60,6 +64,8 @@ pub(super) struct ControlLoop {
     /// What that table follows from besides the configuration; `None` where it must be made anew.
     written_for: Option<(Vec<Demand>, Mode)>,
     counters: Counters,
+    lately: Lately,
+    recordings: Recordings,
     ticks: Ticks,
     tick_started: Duration,
     due: Due,
@@ -88,7 +94,12 @@ struct Dirty {
 
 impl ControlLoop {
     /// Attaches, passing; the first tick puts the first quota table in force.
-    pub(super) fn start(config: Config, datapath: Datapath, support: KernelSupport) -> Self {
+    pub(super) fn start(
+        config: Config,
+        datapath: Datapath,
+        support: KernelSupport,
+        recordings: Recordings,
+    ) -> Self {
         let now = clock::monotonic();
         let sockets = SocketTables::open().map_err(|error| tracing::warn!("{error}.")).ok();
         let ticks = Ticks {
@@ -113,6 +124,8 @@ impl ControlLoop {
             written: None,
             written_for: None,
             counters: Counters::default(),
+            lately: Lately::default(),
+            recordings,
             ticks,
             tick_started: now,
             due: Due::default(),
@@ -151,6 +164,11 @@ impl ControlLoop {
     /// Why an interface that is there is not served, as a sentence.
     pub(super) fn refused_attachment(&self) -> Option<String> {
         self.interfaces.refused()
+    }
+
+    /// The level of the host.
+    pub(super) fn host_level(&self) -> Level {
+        self.pressure.host_level()
     }
 
     /// What does not work as configured.
@@ -196,13 +214,18 @@ impl ControlLoop {
         }
         if now >= self.due.counters {
             self.due.counters = now + COUNTERS_PERIOD;
-            self.read_counters();
+            self.read_counters(now);
         }
         self.look_at_listeners();
         let readings = self.pressure.read(now, clock::wall(), &self.listeners, &self.config);
         let update = self.pressure.judge(now, &readings, &self.config, &self.counters);
         tell(&update);
         self.write_quotas(now);
+        self.recordings.publish(|| TickReadings {
+            now,
+            readings,
+            offered_below_quota: self.pressure.quiet().clone(),
+        });
         if now >= self.due.reconcile || self.has_new_policies() {
             self.reconcile();
             let soon = self.reconciler.is_restless();
@@ -216,17 +239,18 @@ impl ControlLoop {
         if let Some(fresh) = &self.fresh {
             return Arc::clone(fresh);
         }
-        self.read_counters();
+        self.read_counters(now);
         self.due.memory = Some(now + MEMORY_AFTER);
         let snapshot = Arc::new(self.make_snapshot(now));
         self.fresh = Some(Arc::clone(&snapshot));
         snapshot
     }
 
-    fn read_counters(&mut self) {
+    fn read_counters(&mut self, now: Duration) {
         match self.datapath.read() {
             Ok(counters) => {
                 self.counters = counters;
+                self.lately.update(now, &self.counters);
                 self.warnings.remove("counters");
             }
             Err(error) => self.warn("counters", format!("counters cannot be read: {error:#}")),
@@ -295,8 +319,9 @@ impl ControlLoop {
                     }
                 }))
             }
-            // Status the server answers itself, and after an unload there is no loop that could.
-            Command::Explain { .. } | Command::Status | Command::Unload => {
+            Command::Explain { port } => explain::answer(&self.snapshot(now), port.as_deref()),
+            // Those the server answers itself, and after an unload there is no loop that could.
+            Command::Status | Command::Record { .. } | Command::Unload => {
                 Err(Refusal::failed("this daemon does not know that command"))
             }
         }
@@ -335,7 +360,7 @@ impl ControlLoop {
         let until =
             for_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(|time| now + time);
         let transitions = self.pressure.pin(now, level, until);
-        self.read_counters();
+        self.read_counters(now);
         self.pressure.follow_levels(now, &self.config, &self.counters);
         tell(&Update { transitions, availability: Vec::new() });
     }
@@ -530,9 +555,10 @@ impl ControlLoop {
             lease_remaining_seconds: self.config.daemon.lease.as_secs_f64(),
             ticks: self.ticks.clone(),
             attachments: self.interfaces.attachments(),
+            pin: self.pressure.pin_state(now),
             levels: self.pressure.scope_levels(now),
             signals: self.pressure.signal_states(now),
-            ports: self.port_states(),
+            ports: self.port_states(now),
             warnings: self.warnings(),
             ..Snapshot::default()
         };
@@ -540,7 +566,7 @@ impl ControlLoop {
         snapshot
     }
 
-    fn port_states(&self) -> Vec<crate::snapshot::PortState> {
+    fn port_states(&self, now: Duration) -> Vec<crate::snapshot::PortState> {
         let Some(table) = &self.written else { return Vec::new() };
         let facts: BTreeMap<(u16, u16), &PortPolicy> =
             self.config.ports.iter().map(|policy| ((policy.first, policy.last), policy)).collect();
@@ -549,6 +575,8 @@ impl ControlLoop {
             let facts = PortFacts {
                 level: self.pressure.level(range).name().to_owned(),
                 accept_queue: self.fullest_listener(range),
+                pressure: self.pressure.facts(now, range, self.config.levels.ramp),
+                recent: self.lately.of(now, range, &self.counters),
                 ..facts.get(&range).map(|policy| PortFacts::of(policy)).unwrap_or_default()
             };
             let reading = self.counters.policies.get(&range).copied().unwrap_or_default();

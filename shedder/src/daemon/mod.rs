@@ -3,8 +3,10 @@
 pub mod clock;
 mod control_loop;
 mod interfaces;
+pub mod level_file;
 mod policies;
 mod pressure;
+mod recent;
 mod reconcile;
 pub mod report;
 mod sources;
@@ -32,6 +34,7 @@ use crate::net::changes::{Changed, Changes};
 use crate::net::namespace;
 use crate::snapshot_reader;
 use control_loop::ControlLoop;
+use level_file::LevelFile;
 use shedder_common::abi::SocketOffsets;
 
 /// Commands that wait for the loop; more callers wait at the socket.
@@ -102,14 +105,17 @@ async fn serve(options: Options) -> Result<()> {
     }
     let last_tick = Arc::new(AtomicU64::new(0));
     let (tick, on_exit) = (config.daemon.tick, config.daemon.on_exit);
+    let admission_level = config.metrics.admission_level;
+    let mut level_file = LevelFile::beside(&config.daemon.socket);
+    let recordings = control::Recordings::default();
     let strict = config.attach.via != Via::Auto;
-    let mut control_loop = ControlLoop::start(config, datapath, support);
+    let mut control_loop = ControlLoop::start(config, datapath, support, recordings.clone());
     if strict && let Some(refused) = control_loop.refused_attachment() {
         control_loop.into_datapath().remove()?;
         bail!("{refused}");
     }
     // Whoever is answered from now on is told of a finished tick.
-    turn(&mut control_loop, &last_tick);
+    turn(&mut control_loop, &last_tick, &mut level_file);
     let (snapshot, mut askers) = snapshot_reader::channel();
 
     control_loop.announce();
@@ -119,6 +125,7 @@ async fn serve(options: Options) -> Result<()> {
             snapshot: snapshot.clone(),
             tick_interval: tick,
             tick_age: tick_age(&last_tick),
+            admission_level,
         };
         tokio::spawn(endpoint::serve(listener, state));
     }
@@ -126,7 +133,7 @@ async fn serve(options: Options) -> Result<()> {
     let stop = async {
         let _closed = stopped.await;
     };
-    let control = tokio::spawn(control::serve(control, snapshot, commands, stop));
+    let control = tokio::spawn(control::serve(control, snapshot, commands, recordings, stop));
 
     let mut ticks = tokio::time::interval(tick);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -136,7 +143,7 @@ async fn serve(options: Options) -> Result<()> {
             _ = terminate.recv() => break None,
             _ = interrupt.recv() => break None,
             _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
-            _ = ticks.tick() => turn(&mut control_loop, &last_tick),
+            _ = ticks.tick() => turn(&mut control_loop, &last_tick, &mut level_file),
             Some(asker) = askers.recv() => {
                 // The asker may have gone.
                 let _unsent = asker.send(control_loop.snapshot(clock::monotonic()));
@@ -200,10 +207,11 @@ fn return_free_memory() {
 }
 
 /// One turn of the loop.
-fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64) {
+fn turn(control_loop: &mut ControlLoop, last_tick: &AtomicU64, level_file: &mut LevelFile) {
     control_loop.tick(clock::monotonic());
     let now = clock::monotonic();
     last_tick.store(clock::nanoseconds(now), Ordering::Relaxed);
+    level_file.publish(now, control_loop.host_level());
     control_loop.took(now);
     if control_loop.has_spare_memory(now) {
         return_free_memory();

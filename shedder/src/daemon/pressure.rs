@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use shedder_common::class::CLASSES;
 use shedder_common::level::Level;
 
+use super::report::PressureFacts;
 use crate::config::model::{Config, PortPolicy, RateLimit};
 use crate::datapath::Counters;
 use crate::levels::{Levels, TransitionEvent, Update};
@@ -17,7 +18,7 @@ use crate::quota::ramp::Ramp;
 use crate::sensors::Sensors;
 use crate::sensors::context::ListenerFact;
 use crate::sensors::reading::{Reading, Scope};
-use crate::snapshot::{ScopeLevel, SignalState};
+use crate::snapshot::{Pin, ScopeLevel, SignalState};
 
 /// First and last port of a policy.
 type PortRange = (u16, u16);
@@ -32,6 +33,8 @@ pub(super) struct Pressure {
     levels: Levels,
     ports: BTreeMap<PortRange, Port>,
     listening: BTreeSet<u16>,
+    /// Of the last judgement.
+    quiet: BTreeSet<Scope>,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl Pressure {
             levels: Levels::new(&config.levels, &config.signals).since(now),
             ports: BTreeMap::new(),
             listening: BTreeSet::new(),
+            quiet: BTreeSet::new(),
         }
     }
 
@@ -95,8 +99,8 @@ impl Pressure {
         counters: &Counters,
     ) -> Update {
         self.count_sheds(now, config, counters);
-        let quiet = self.quiet_scopes(now);
-        let update = self.levels.update(now, readings, |scope| quiet.contains(scope));
+        self.quiet = self.quiet_scopes(now);
+        let update = self.levels.update(now, readings, |scope| self.quiet.contains(scope));
         self.follow_levels(now, config, counters);
         update
     }
@@ -156,8 +160,36 @@ impl Pressure {
         self.levels.signal_states(now)
     }
 
-    /// The scopes at which what is offered lies below the quotas, as a trace records it.
-    pub(super) fn quiet_scopes(&self, now: Duration) -> BTreeSet<Scope> {
+    /// The level of the host.
+    pub(super) fn host_level(&self) -> Level {
+        self.levels.level(&Scope::Host)
+    }
+
+    /// What an operator has set.
+    pub(super) fn pin_state(&self, now: Duration) -> Option<Pin> {
+        self.levels.pin_state(now)
+    }
+
+    /// What the snapshot says of a port's pressure.
+    pub(super) fn facts(&self, now: Duration, (first, last): PortRange, ramp: Duration) -> PressureFacts {
+        let cgroups: BTreeSet<&Path> =
+            self.sensors.workloads().served(first..=last).flat_map(|(_, cgroups)| cgroups).collect();
+        let port = self.ports.get(&(first, last));
+        PressureFacts {
+            workloads: cgroups.into_iter().map(|path| Scope::cgroup(path).to_string()).collect(),
+            shares: port.map(|port| port.demand.shares),
+            learned_rate_per_second: port.and_then(|port| port.demand.learned_rate),
+            ramp_remaining: port.and_then(|port| port.ramp.remaining(now, ramp)),
+        }
+    }
+
+    /// The scopes at which what is offered lay below the quotas at the last judgement, as a trace records it.
+    pub(super) fn quiet(&self) -> &BTreeSet<Scope> {
+        &self.quiet
+    }
+
+    /// The scopes at which what is offered lies below the quotas.
+    fn quiet_scopes(&self, now: Duration) -> BTreeSet<Scope> {
         let is_quiet = |port: &Port| port.last_shed.is_none_or(|shed| now.saturating_sub(shed) >= QUIET);
         let mut quiet = BTreeSet::new();
         if self.ports.values().all(is_quiet) {

@@ -1,13 +1,15 @@
 //! From counters, quotas and facts to the snapshot.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use shedder_common::class::Class;
+use shedder_common::class::{CLASSES, Class};
 use shedder_common::counters::{ClassCounters, Exempt, FailOpen, Unparsed, WAIT_BOUNDS_US};
 use shedder_common::gate::Gate;
 use shedder_common::gcra::UNITS_PER_SECOND;
 use shedder_common::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, UNLIMITED};
 
+use super::recent::RecentFacts;
 use crate::config::model::{Destinations, PortPolicy};
 use crate::config::units;
 use crate::datapath::{Counters, PolicyReading};
@@ -24,6 +26,23 @@ pub struct PortFacts {
     pub level: String,
     /// Of the fullest listener.
     pub accept_queue: Option<AcceptQueue>,
+    /// What pressure makes of the port.
+    pub pressure: PressureFacts,
+    /// What happened lately.
+    pub recent: RecentFacts,
+}
+
+/// What the snapshot says of a port's pressure.
+#[derive(Clone, Debug, Default)]
+pub struct PressureFacts {
+    /// Cgroups that own its listeners, as scopes.
+    pub workloads: Vec<String>,
+    /// By class; `None` where nothing is known.
+    pub shares: Option<[f64; CLASSES]>,
+    /// Where it is learned and there is pressure.
+    pub learned_rate_per_second: Option<f64>,
+    /// Until the shares have climbed.
+    pub ramp_remaining: Option<Duration>,
 }
 
 impl PortFacts {
@@ -57,7 +76,12 @@ pub fn port_state(
     for (class, (limits, counters)) in
         Class::ALL.into_iter().zip(limits.classes.iter().zip(&reading.counters.classes))
     {
-        classes.insert(class.name().to_owned(), class_state(limits, counters));
+        let state = ClassState {
+            share: facts.pressure.shares.and_then(|shares| shares.get(class.index()).copied()),
+            recently_refused: facts.recent.refused(class),
+            ..class_state(limits, counters)
+        };
+        classes.insert(class.name().to_owned(), state);
     }
     let to = if facts.to.is_empty() { scope_word(limits.scope).to_owned() } else { facts.to };
     PortState {
@@ -76,6 +100,10 @@ pub fn port_state(
             sum_seconds: reading.counters.wait_sum_us as f64 / 1e6,
         },
         classes,
+        workloads: facts.pressure.workloads,
+        learned_rate_per_second: facts.pressure.learned_rate_per_second,
+        ramp_remaining_seconds: facts.pressure.ramp_remaining.map(|left| left.as_secs_f64()),
+        recent: facts.recent.state(),
     }
 }
 
@@ -103,6 +131,7 @@ fn class_state(limits: &ClassLimits, counters: &ClassCounters) -> ClassState {
         resets_sent: counters.reset_sent,
         retransmits_admitted: counters.retransmits_admitted,
         retransmits_shed: counters.retransmits_shed,
+        ..ClassState::default()
     }
 }
 

@@ -3,8 +3,10 @@
 //! A client may be slow, silent or hostile: each connection serves one request within [`CONNECTION_TIMEOUT`], there
 //! are never more than [`MAX_CONNECTIONS`] of them, and never more than [`MAX_BODIES`] long answers in memory.
 
+mod admission;
 mod bind;
 mod health;
+mod pressure;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use shedder_common::level::Level;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -49,6 +52,8 @@ pub struct State {
     pub tick_interval: Duration,
     /// Age of the last tick when called; `None` before the first one.
     pub tick_age: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
+    /// `metrics.admission_level`.
+    pub admission_level: Level,
 }
 
 /// How long a client may take.

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State as Extract;
+use axum::extract::{RawQuery, State as Extract};
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{MAX_BODIES, State, health};
+use super::admission::{self, Answer};
+use super::{MAX_BODIES, State, health, pressure};
 use crate::metrics;
 use crate::snapshot::Snapshot;
 
@@ -20,10 +21,12 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const INDEX: &str = "\
 shedder: refuses new connections before they cost anything
 
-/metrics  every series, OpenMetrics
-/status   everything that is known, JSON (the same as `shedder status --json`)
-/healthz  200 while the control loop turns
-/readyz   200 once programs are attached and the first tick is done
+/metrics    every series, OpenMetrics
+/status     everything that is known, JSON (the same as `shedder status --json`)
+/pressure   the level of the host, of each scope and of each port, JSON
+/admission  200 below a level, 503 from it on; ?level=moderate|high|emergency, ?port=N for that port's level
+/healthz    200 while the control loop turns
+/readyz     200 once programs are attached and the first tick is done
 ";
 
 #[derive(Clone)]
@@ -73,6 +76,8 @@ pub(super) fn router(state: State) -> Router {
         .route("/", get(async || answer(StatusCode::OK, TEXT, INDEX)))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
+        .route("/pressure", get(pressure))
+        .route("/admission", get(admission))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .fallback(async || answer(StatusCode::NOT_FOUND, TEXT, "Not found; / lists what there is.\n"))
@@ -86,6 +91,28 @@ async fn metrics(Extract(shared): Extract<Shared>) -> Response {
 
 async fn status(Extract(shared): Extract<Shared>) -> Response {
     shared.long("application/json", |snapshot| serde_json::to_string(&*snapshot)).await
+}
+
+async fn pressure(Extract(shared): Extract<Shared>) -> Response {
+    shared
+        .long("application/json", |snapshot| serde_json::to_string(&pressure::Pressure::of(&snapshot)))
+        .await
+}
+
+async fn admission(Extract(shared): Extract<Shared>, RawQuery(query): RawQuery) -> Response {
+    let State { snapshot, tick_age, tick_interval, admission_level } = &shared.state;
+    let query = query.unwrap_or_default();
+    let alive = health::alive(tick_age(), *tick_interval);
+    // Must answer even where the loop does not.
+    let snapshot = if alive.is_ok() { snapshot.latest().await } else { None };
+    let snapshot = snapshot.unwrap_or_default();
+    let (status, sentence) = match admission::judge(&snapshot, alive, *admission_level, &query) {
+        Answer::Admit(sentence) => (StatusCode::OK, sentence),
+        Answer::Refuse(sentence) => (StatusCode::SERVICE_UNAVAILABLE, sentence),
+        Answer::NoSuchPort(sentence) => (StatusCode::NOT_FOUND, sentence),
+        Answer::BadRequest(sentence) => (StatusCode::BAD_REQUEST, sentence),
+    };
+    answer(status, TEXT, format!("{sentence}\n"))
 }
 
 async fn healthz(Extract(shared): Extract<Shared>) -> Response {

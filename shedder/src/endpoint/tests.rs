@@ -42,6 +42,7 @@ impl Server {
                 NEVER => None,
                 ms => Some(Duration::from_millis(ms)),
             }),
+            admission_level: Level::High,
         };
         let task = tokio::spawn(serve_with(listener, state, patience));
         Self { address, snapshot, tick_age_ms, task }
@@ -257,4 +258,30 @@ async fn bind_errors_say_what_to_do() {
     // TEST-NET-1 is nobody's.
     let elsewhere = bind("192.0.2.1:9464".parse().unwrap()).await.unwrap_err().to_string();
     assert!(elsewhere.contains("192.0.2.1; change metrics.listen (0.0.0.0:9464"), "{elsewhere}");
+}
+
+#[tokio::test]
+async fn pressure_and_admission_follow_the_level() {
+    let server = Server::start().await;
+    let pressure = server.get("/pressure").await;
+    assert_eq!(pressure.status, 200);
+    assert!(pressure.headers.contains("content-type: application/json"));
+    let pressure: serde_json::Value = serde_json::from_str(&pressure.body).unwrap();
+    assert_eq!(pressure["level"], "moderate");
+    assert_eq!(pressure["ports"]["8080"], "moderate");
+    // The configured level is `high`.
+    for (path, status) in [
+        ("/admission", 200),
+        ("/admission?level=moderate", 503),
+        ("/admission?level=moderate&port=8000", 200),
+        ("/admission?port=9", 404),
+        ("/admission?level=low", 400),
+    ] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        assert!(answer.headers.contains("cache-control: no-store"), "{path}");
+    }
+    // A level that nobody keeps current refuses nobody.
+    server.tick_age_ms.store(60_000, Ordering::Relaxed);
+    assert_eq!(server.get("/admission?level=moderate").await.status, 200);
 }

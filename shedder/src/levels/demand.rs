@@ -141,12 +141,18 @@ impl Demand {
         risen
     }
 
+    /// A level above the one that is demanded, the highest, whose `enter` the value has reached, and since when.
+    pub(super) fn rising(&self) -> Option<(Level, Duration)> {
+        let above = Level::ALL.into_iter().zip(self.above).rev().find_map(|(level, at)| Some((level, at?)));
+        above.filter(|(level, _)| *level > self.level)
+    }
+
     /// The highest level, up to the one that is demanded, that the value has not fallen out of.
     fn sustained(&self, value: f64, signal: &Signal) -> Level {
         let sustained = Level::ALL
             .into_iter()
             .filter(|level| *level <= self.level)
-            .rfind(|level| threshold(signal, *level).is_some_and(|(_, exit)| value >= exit));
+            .rfind(|level| threshold(signal, *level).is_some_and(|(_, exit)| value > exit));
         sustained.unwrap_or(Level::Normal)
     }
 

@@ -62,6 +62,15 @@ impl Ladder {
         self.signal
     }
 
+    /// Since when no signal demands the level.
+    pub(super) fn below_since(&self) -> Option<Duration> {
+        self.below_since
+    }
+
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe.is_some()
+    }
+
     /// One tick.
     pub(super) fn step(
         &mut self,

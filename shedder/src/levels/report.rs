@@ -11,9 +11,18 @@ use super::{Levels, ScopeState};
 use crate::config::model::{Signal, SignalSource, Threshold};
 use crate::sensors::reading::Scope;
 use crate::sensors::unit;
-use crate::snapshot::{ScopeLevel, SignalState, Transition};
+use crate::snapshot::{Pin, Rising, ScopeLevel, SignalState, Transition};
 
 impl Levels {
+    /// What an operator has set.
+    #[must_use]
+    pub fn pin_state(&self, now: Duration) -> Option<Pin> {
+        self.pinned().map(|(level, until)| Pin {
+            level: level.name().to_owned(),
+            remaining_seconds: until.map(|until| until.saturating_sub(now).as_secs_f64()),
+        })
+    }
+
     /// Every scope, the host first.
     #[must_use]
     pub fn scope_levels(&self, now: Duration) -> Vec<ScopeLevel> {
@@ -40,6 +49,10 @@ impl Levels {
             held_seconds: now.saturating_sub(state.since).as_secs_f64(),
             signal: signal.map(|signal| signal.to_string()).unwrap_or_default(),
             transitions: transitions.collect(),
+            demanded: state.demanded().name().to_owned(),
+            below_seconds: state.ladder.below_since().map(|since| now.saturating_sub(since).as_secs_f64()),
+            hold_seconds: self.rules.hold.as_secs_f64(),
+            probing: state.ladder.is_probing(),
         }
     }
 
@@ -69,6 +82,11 @@ fn read(now: Duration, signal: &Signal, scope: &Scope, demand: &Demand) -> Signa
         demands: demand.level().name().to_owned(),
         since_seconds: now.saturating_sub(demand.since()).as_secs_f64(),
         read_errors: demand.read_errors(),
+        rising: demand.rising().map(|(level, since)| Rising {
+            level: level.name().to_owned(),
+            seconds: now.saturating_sub(since).as_secs_f64(),
+            for_seconds: signal.rise_after.as_secs_f64(),
+        }),
         ..unread(signal)
     }
 }

@@ -121,8 +121,16 @@ fn between_exit_and_enter_the_level_stays() {
     let mut run = Run::new(&rules(), &[memory()]);
     assert_eq!(run.ticks(60_000, &[host("memory", 0.919)]), Normal, "not entered");
     run.tick(&[host("memory", 0.92)]);
-    assert_eq!(run.ticks(60_000, &[host("memory", 0.88)]), Moderate, "not left");
-    assert_eq!(run.ticks(10_100, &[host("memory", 0.879)]), Normal);
+    assert_eq!(run.ticks(60_000, &[host("memory", 0.881)]), Moderate, "not left");
+    assert_eq!(run.ticks(10_100, &[host("memory", 0.88)]), Normal);
+}
+
+#[test]
+fn an_exit_of_zero_can_be_reached() {
+    let mut run = Run::new(&rules(), &[signal("listen_overflows", &[(1.0, 0.0)])]);
+    assert_eq!(run.tick(&[host("listen_overflows", 3.0)]), Moderate);
+    assert_eq!(run.ticks(60_000, &[host("listen_overflows", 0.5)]), Moderate);
+    assert_eq!(run.ticks(10_100, &[host("listen_overflows", 0.0)]), Normal);
 }
 
 #[test]

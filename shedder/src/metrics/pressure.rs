@@ -6,7 +6,8 @@ use std::fmt;
 use shedder_common::level::Level;
 
 use super::family::Families;
-use crate::snapshot::{SignalState, Snapshot};
+use crate::levels::{CONFIGURATION, OPERATOR};
+use crate::snapshot::{ScopeLevel, SignalState, Snapshot};
 
 pub(super) fn encode(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
     levels(families, snapshot)?;
@@ -31,14 +32,10 @@ fn levels(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
         "Steps from one level to another, by the signal that caused them",
         |counter| {
             for scope in &snapshot.levels {
-                for step in &scope.transitions {
-                    let labels = [
-                        ("scope", scope.scope.as_str()),
-                        ("from", step.from.as_str()),
-                        ("to", step.to.as_str()),
-                        ("signal", step.signal.as_str()),
-                    ];
-                    counter.add(&labels, step.total)?;
+                for ((from, to, signal), total) in transitions(scope, snapshot) {
+                    let labels =
+                        [("scope", scope.scope.as_str()), ("from", from), ("to", to), ("signal", signal)];
+                    counter.add(&labels, total)?;
                 }
             }
             Ok(())
@@ -50,6 +47,41 @@ fn levels(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
         }
         Ok(())
     })
+}
+
+/// Steps of a scope by from, to and signal: those that were taken, and zeros for those that its signals or an operator
+/// may yet bring, so that no first step escapes `increase()`. Cgroups come and go by the thousand, so they have only
+/// what they took.
+fn transitions<'a>(
+    scope: &'a ScopeLevel,
+    snapshot: &'a Snapshot,
+) -> BTreeMap<(&'a str, &'a str, &'a str), u64> {
+    let mut steps = BTreeMap::new();
+    if !scope.scope.starts_with("cgroup:") {
+        for signal in snapshot.signals.iter().filter(|signal| signal.scope == scope.scope) {
+            let demanded = Level::ALL.into_iter().filter(|level| signal.enter.contains_key(level.name()));
+            for level in demanded {
+                let below = Level::ALL.into_iter().filter(|from| *from < level);
+                let rises = below.map(|from| (from, level));
+                // Down one step at a time, from wherever the signal led.
+                let falls = Level::ALL.into_iter().filter(|from| (Level::Moderate..=level).contains(from));
+                for (from, to) in rises.chain(falls.map(|from| (from, from.down()))) {
+                    steps.insert((from.name(), to.name(), signal.signal.as_str()), 0);
+                }
+            }
+        }
+        let pairs = Level::ALL.into_iter().flat_map(|from| Level::ALL.map(|to| (from, to)));
+        for (from, to) in pairs.filter(|(from, to)| from != to) {
+            steps.insert((from.name(), to.name(), OPERATOR), 0);
+            if to < from {
+                steps.insert((from.name(), to.name(), CONFIGURATION), 0);
+            }
+        }
+    }
+    for step in &scope.transitions {
+        steps.insert((step.from.as_str(), step.to.as_str(), step.signal.as_str()), step.total);
+    }
+    steps
 }
 
 fn readings(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
@@ -89,7 +121,7 @@ fn thresholds(families: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
         families,
         snapshot,
         "shedder_signal_exit_threshold",
-        "Below this value the signal's demand for the level ends",
+        "At or below this value the signal's demand for the level ends",
         |signal| &signal.exit,
     )
 }

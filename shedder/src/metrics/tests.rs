@@ -201,6 +201,28 @@ fn values_are_those_of_the_snapshot() {
 }
 
 #[test]
+fn steps_that_have_not_been_taken_are_there_as_zeros() {
+    let samples = parse(&rendered(snapshot_sample::snapshot()));
+    let steps: Vec<&Sample> =
+        samples.iter().filter(|sample| sample.name == "shedder_level_transitions_total").collect();
+    let total = |from: &str, to: &str, signal: &str| {
+        let labels = [("scope", "host"), ("from", from), ("to", to), ("signal", signal)];
+        let step = steps.iter().find(|step| labels.iter().all(|(label, value)| step.label(label) == *value));
+        step.map(|step| step.value)
+    };
+    assert_eq!(total("normal", "moderate", "psi_memory_some"), Some(3.0));
+    assert_eq!(total("normal", "emergency", "psi_memory_some"), Some(0.0));
+    assert_eq!(total("emergency", "high", "psi_memory_some"), Some(0.0));
+    assert_eq!(total("emergency", "normal", "psi_memory_some"), None, "down one step at a time");
+    // Not readable now, and still configured.
+    assert_eq!(total("moderate", "normal", "conntrack"), Some(0.0));
+    assert_eq!(total("normal", "high", "conntrack"), None, "it has no threshold for that");
+    assert_eq!(total("emergency", "normal", "operator"), Some(0.0));
+    assert_eq!(total("high", "normal", "configuration"), Some(0.0));
+    assert!(steps.iter().all(|step| step.label("scope") == "host"), "cgroups have only what they took");
+}
+
+#[test]
 fn histograms_are_cumulative() {
     let samples = parse(&rendered(snapshot_sample::snapshot()));
     let of = |name: &str, port: &str| -> Vec<f64> {

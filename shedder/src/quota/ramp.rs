@@ -37,6 +37,12 @@ impl Ramp {
             && self.from.iter().zip(&self.target).any(|(from, target)| from < target)
     }
 
+    /// Until the shares have climbed to their target; `None` where none climbs.
+    #[must_use]
+    pub fn remaining(&self, now: Duration, ramp: Duration) -> Option<Duration> {
+        self.is_climbing(now, ramp).then(|| ramp.saturating_sub(now.saturating_sub(self.since)))
+    }
+
     fn at(&self, now: Duration, ramp: Duration) -> [f64; CLASSES] {
         let elapsed = now.saturating_sub(self.since);
         if elapsed >= ramp {
@@ -69,6 +75,7 @@ mod tests {
         let half = ramp.update(at(12.5), [1.0; CLASSES], RAMP)[0];
         assert!((half - 0.6).abs() < 1e-9, "{half}");
         assert!(ramp.is_climbing(at(12.5), RAMP));
+        assert_eq!(ramp.remaining(at(12.5), RAMP), Some(at(2.5)));
         // A fall on the way up is at once, the next climb starts from there.
         assert_eq!(ramp.update(at(13.0), [0.5; CLASSES], RAMP), [0.5; CLASSES]);
         assert_eq!(ramp.update(at(20.0), [0.5; CLASSES], RAMP), [0.5; CLASSES]);

@@ -67,6 +67,11 @@ impl<W: Write> Recorder<W> {
         Ok(())
     }
 
+    /// Where it is written.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Ends the trace.
     pub fn into_inner(self) -> W {
         self.out

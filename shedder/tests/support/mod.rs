@@ -19,6 +19,7 @@ use xtask::testbed::{Namespace, PinDirectory, VethPair};
 
 pub mod bpf;
 pub mod run;
+pub mod signal;
 
 /// The program under test.
 pub const SHEDDER: &str = env!("CARGO_BIN_EXE_shedder");

@@ -2,7 +2,6 @@
 
 mod ports;
 mod render;
-mod table;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use shedder_common::class::Class;
 use shedder_common::gate::Gate;
 
-use super::table::{Align, Table};
 use super::words::{counts, number, percent, seconds};
+use crate::cli::table::{Align, Table};
 use crate::snapshot::{AcceptQueue, ClassQuota, ClassState, PortState};
 
 pub(super) fn ports(ports: &[PortState]) -> Table {

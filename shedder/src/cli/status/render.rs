@@ -6,10 +6,10 @@ use shedder_common::counters::{Exempt, FailOpen, Unparsed};
 use shedder_common::level::Level;
 
 use super::ports::ports;
-use super::table::{Align, Table};
 use super::words::{counts, number, reading, scope, seconds};
 use crate::cli::Style;
 use crate::cli::output::clean;
+use crate::cli::table::{Align, Table};
 use crate::snapshot::{SignalState, Snapshot};
 
 /// Tables of everything in the snapshot; the mode first, the warnings last.

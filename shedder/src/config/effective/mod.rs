@@ -85,7 +85,8 @@ fn write_daemon(out: &mut impl fmt::Write, daemon: &Daemon) -> fmt::Result {
 fn write_metrics(out: &mut impl fmt::Write, metrics: &Metrics) -> fmt::Result {
     let listen = metrics.listen.map_or_else(|| "off".to_owned(), |address| address.to_string());
     writeln!(out, "\n[metrics]")?;
-    writeln!(out, "listen = {}", quoted(&listen))
+    writeln!(out, "listen = {}", quoted(&listen))?;
+    writeln!(out, "admission_level = {}", quoted(metrics.admission_level.name()))
 }
 
 fn write_guard(out: &mut impl fmt::Write, guard: &Guard) -> fmt::Result {

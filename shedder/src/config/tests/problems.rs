@@ -162,6 +162,14 @@ fn metrics_and_guard() {
         ),
         ("metrics.listen = '[::]:0'", &[(2, 18, "has port 0, which cannot be guarded")]),
         ("metrics.listen = false", &[(2, 18, "expected a string")]),
+        (
+            "metrics.admission_level = 'hihg'",
+            &[(2, 27, "metrics.admission_level: unknown level `hihg`, did you mean `high`?")],
+        ),
+        (
+            "metrics.admission_level = 'normal'",
+            &[(2, 27, "unknown level `normal`: choose moderate, high or emergency")],
+        ),
         ("[guard]\nports = [22, 0]", &[(3, 14, "guard.ports: 0 is no port: choose 1 to 65535")]),
         ("[guard]\nports = [65536, -1]", &[(3, 10, "65536 is no port"), (3, 17, "-1 is no port")]),
         ("[guard]\nports = ['22']", &[(3, 10, "guard.ports: expected an integer, found a string")]),

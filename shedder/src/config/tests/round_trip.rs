@@ -65,7 +65,11 @@ fn configuration() -> impl Strategy<Value = String> {
         maybe(&["mode = 'enforce'\n", "mode = 'off'\n"]),
         maybe(&["attach = { interfaces = ['eth*', 'lo'], via = 'generic' }\n"]),
         maybe(&["daemon = { tick = '33ms', lease = '1.5s', on_exit = 'keep' }\n"]),
-        maybe(&["metrics.listen = 'off'\n", "metrics.listen = '[::]:99'\n"]),
+        maybe(&[
+            "metrics.listen = 'off'\n",
+            "metrics.listen = '[::]:99'\n",
+            "metrics.admission_level = 'moderate'\n",
+        ]),
         maybe(&["guard = { ports = [1, 2], sources = ['::/0'], rate = '5/s' }\n"]),
         maybe(&["levels = { hold = '0s', max_hold = '90m', stale_after = '7s', on_loss = 'hold' }\n"]),
         maybe(&["[signals.memory]\nenabled = false\nemergency = 'never'\nfor = '1s'\n"]),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use shedder_common::class::Class;
 use shedder_common::control::Mode;
+use shedder_common::level::Level;
 
 use super::read;
 use crate::config::builtin;
@@ -55,6 +56,7 @@ fn the_sections_are_read() {
         on_exit = "keep"
         [metrics]
         listen = "[::1]:9000"
+        admission_level = "emergency"
         [guard]
         ports = [22, 9000, 22]
         sources = ["192.0.2.0/24", "2001:db8::/32"]
@@ -90,6 +92,7 @@ fn the_sections_are_read() {
     );
     assert_eq!(config.daemon.on_exit, OnExit::Keep);
     assert_eq!(config.metrics.listen, Some("[::1]:9000".parse().unwrap()));
+    assert_eq!(config.metrics.admission_level, Level::Emergency);
     assert_eq!(config.guard.ports, [22, 9000]);
     assert_eq!((config.guard.sources.len(), config.guard.rate), (2, RateLimit::Unlimited));
     assert_eq!((config.levels.ramp, config.levels.on_loss), (Duration::ZERO, OnLoss::Hold));
