@@ -94,6 +94,8 @@ pub mod global {
     pub const LINK_HEADER_LEN: &str = "LINK_HEADER_LEN";
     /// [`SocketOffsets`](crate::abi::SocketOffsets): where the kernel keeps what the gates read.
     pub const SOCKET_OFFSETS: &str = "SOCKET_OFFSETS";
+    /// [`Key`](crate::fingerprint::Key): the secret of this daemon's fingerprints.
+    pub const FINGERPRINT_KEY: &str = "FINGERPRINT_KEY";
 }
 
 /// Byte offsets of kernel fields, from the running kernel's BTF. A field that the kernel does not have is

@@ -57,6 +57,14 @@ impl Class {
         })
     }
 
+    /// The class of a map word that holds such an index.
+    #[must_use]
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "of no class below 256")]
+    pub const fn from_word(word: u32) -> Option<Self> {
+        if word < CLASSES as u32 { Self::from_index(word as u8) } else { None }
+    }
+
     /// Position in [`Class::ALL`] and in every per-class array.
     #[must_use]
     #[inline(always)]

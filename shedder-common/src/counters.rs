@@ -58,7 +58,7 @@ pub enum Unparsed {
     VlanDepth = 1,
     /// The frame ends within the IP header.
     TruncatedIp = 2,
-    /// A version, header length or total length that cannot be.
+    /// A version or header length that cannot be.
     BadIp = 3,
     /// A later fragment: it has no TCP header.
     LaterFragment = 4,
@@ -68,7 +68,7 @@ pub enum Unparsed {
     TruncatedExtension = 6,
     /// The frame ends within the TCP header.
     TruncatedTcp = 7,
-    /// A TCP header length or segment length that cannot be.
+    /// A TCP header length that cannot be, or an attempt that is longer than its packet.
     BadTcp = 8,
 }
 

@@ -1,10 +1,12 @@
 //! What was judged lately, in one word for each slot of a direct-mapped array.
 //!
 //! A retransmitted SYN has the 4-tuple and the initial sequence number of the first; a new attempt differs in
-//! at least one. A collision forgets, it never mistakes: 31 more bits of the hash are compared.
+//! at least one. A collision of slots forgets, it does not mistake: 31 more bits of the hash are compared. The hash
+//! has a secret key, so that nobody can make attempts that pass for another that was admitted.
 
 use crate::abi::FINGERPRINT_SLOTS;
 use crate::address::Address;
+use crate::opaque::low_half;
 use crate::packet::parse::Attempt;
 
 /// For how long a SYN is remembered: as long as Linux goes on retransmitting one by default
@@ -14,6 +16,24 @@ pub const MEMORY_NS: u64 = 127_000_000_000;
 const TICK_SHIFT: u32 = 20; // about a millisecond
 const REFUSED: u64 = 1 << 32;
 const TAG_MASK: u64 = !0 << 33;
+
+/// What the hash is made with: secret odd numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Key {
+    multipliers: [u64; 5],
+}
+
+crate::abi::plain! { Key: 40 }
+
+impl Key {
+    /// A key from random words.
+    #[must_use]
+    pub const fn new(random: [u64; 5]) -> Self {
+        let [a, b, c, d, e] = random;
+        Self { multipliers: [a | 1, b | 1, c | 1, d | 1, e | 1] }
+    }
+}
 
 /// Where an attempt is remembered and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +58,9 @@ impl Fingerprint {
     /// The fingerprint of an attempt.
     #[must_use]
     #[inline(always)]
-    pub const fn of(attempt: &Attempt) -> Self {
+    pub const fn of(key: &Key, attempt: &Attempt) -> Self {
         Self::of_tuple(
+            key,
             &attempt.source,
             &attempt.destination,
             attempt.source_port,
@@ -52,19 +73,29 @@ impl Fingerprint {
     #[must_use]
     #[inline(always)]
     pub const fn of_tuple(
+        key: &Key,
         source: &Address,
         destination: &Address,
         source_port: u16,
         destination_port: u16,
         sequence: u32,
     ) -> Self {
+        let [a, b, c, d, e] = key.multipliers;
         let [s0, s1] = source.halves();
         let [d0, d1] = destination.halves();
-        let ports = source_port as u64 | (destination_port as u64) << 16;
-        let mut hash = mix(s0 ^ 0x9e37_79b9_7f4a_7c15, s1);
-        hash = mix(hash ^ d0, d1);
-        hash = mix(hash ^ ports, sequence as u64 | 1 << 63);
-        Self { slot: (hash as u32) & (FINGERPRINT_SLOTS - 1), tag: hash & TAG_MASK }
+        // Rotated, so that what differs most, ports and sequence number, moves all bits of the product.
+        let ports = (source_port as u64 | (destination_port as u64) << 16).rotate_left(16);
+        let rest = (ports | (sequence as u64) << 48) ^ (sequence >> 16) as u64;
+        // The products do not wait for each other.
+        let sum = s0
+            .wrapping_mul(a)
+            .wrapping_add(s1.rotate_left(32).wrapping_mul(b))
+            .wrapping_add(d0.wrapping_mul(c))
+            .wrapping_add(d1.rotate_left(32).wrapping_mul(d))
+            .wrapping_add(rest.wrapping_mul(e));
+        let hash = sum ^ (sum >> 32);
+        let hash = hash.wrapping_mul(a ^ e | 1);
+        Self { slot: low_half(hash >> 16) & (FINGERPRINT_SLOTS - 1), tag: hash & TAG_MASK }
     }
 
     /// What a slot's word remembers of this attempt.
@@ -74,7 +105,7 @@ impl Fingerprint {
         if word & TAG_MASK != self.tag || word == 0 {
             return Memory::Unknown;
         }
-        let age = ((now_ns >> TICK_SHIFT) as u32).wrapping_sub(word as u32);
+        let age = low_half(now_ns >> TICK_SHIFT).wrapping_sub(low_half(word));
         if age as u64 > MEMORY_NS >> TICK_SHIFT {
             Memory::Unknown
         } else if word & REFUSED != 0 {
@@ -88,7 +119,7 @@ impl Fingerprint {
     #[must_use]
     #[inline(always)]
     pub const fn word(&self, refused: bool, now_ns: u64) -> u64 {
-        self.tag | if refused { REFUSED } else { 0 } | (now_ns >> TICK_SHIFT) as u32 as u64
+        self.tag | if refused { REFUSED } else { 0 } | low_half(now_ns >> TICK_SHIFT) as u64
     }
 
     /// Whether a slot's word speaks of this attempt.
@@ -99,18 +130,17 @@ impl Fingerprint {
     }
 }
 
-/// Two rounds of multiply and fold; good enough to spread, not meant to resist an attacker, who could only
-/// make shedder forget.
-#[inline(always)]
-const fn mix(a: u64, b: u64) -> u64 {
-    let x = (a ^ (a >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    let y = (x ^ (x >> 32) ^ b).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    y ^ (y >> 32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const KEY: Key = Key::new([
+        0x9e37_79b9_7f4a_7c15,
+        0xd6e8_feb8_6659_fd93,
+        0xbf58_476d_1ce4_e5b9,
+        0x94d0_49bb_1331_11eb,
+        0xc2b2_ae3d_27d4_eb4f,
+    ]);
 
     fn attempt(source_port: u16, sequence: u32) -> Attempt {
         Attempt {
@@ -125,21 +155,22 @@ mod tests {
             transport_offset: 34,
             ipv6: false,
             fragmented: false,
+            reserved: 0,
         }
     }
 
     #[test]
     fn a_repeat_is_recalled_until_it_is_too_old() {
         let now = 50_000_000_000_000;
-        let fingerprint = Fingerprint::of(&attempt(1, 2));
+        let fingerprint = Fingerprint::of(&KEY, &attempt(1, 2));
         assert_eq!(fingerprint.recall(0, now), Memory::Unknown);
         for (refused, memory) in [(false, Memory::Admitted), (true, Memory::Refused)] {
             let word = fingerprint.word(refused, now);
             assert_eq!(fingerprint.recall(word, now), memory);
             assert_eq!(fingerprint.recall(word, now + 126_000_000_000), memory);
             assert_eq!(fingerprint.recall(word, now + 130_000_000_000), Memory::Unknown);
-            assert_eq!(Fingerprint::of(&attempt(1, 3)).recall(word, now), Memory::Unknown);
-            assert_eq!(Fingerprint::of(&attempt(2, 2)).recall(word, now), Memory::Unknown);
+            assert_eq!(Fingerprint::of(&KEY, &attempt(1, 3)).recall(word, now), Memory::Unknown);
+            assert_eq!(Fingerprint::of(&KEY, &attempt(2, 2)).recall(word, now), Memory::Unknown);
         }
     }
 
@@ -147,7 +178,7 @@ mod tests {
     fn slots_are_spread() {
         let mut used = std::collections::HashSet::new();
         for port in 0..60_000 {
-            used.insert(Fingerprint::of(&attempt(port, 7)).slot);
+            used.insert(Fingerprint::of(&KEY, &attempt(port, 7)).slot);
         }
         // 60,000 balls in 65,536 bins fill 60 % of them.
         assert!(used.len() > 38_000, "{}", used.len());

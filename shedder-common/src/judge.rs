@@ -4,10 +4,11 @@
 use crate::class::{CLASSES, Class};
 use crate::control::{Control, HAS_SOURCES, Mode};
 use crate::counters::{Exempt, FailOpen};
-use crate::fingerprint::{Fingerprint, Memory};
+use crate::fingerprint::{self, Fingerprint, Memory};
 use crate::gate::Gate;
 use crate::gcra::{self, Rate};
 use crate::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, SourceRule, UNLIMITED};
+use crate::opaque::{blurred, low_half};
 use crate::packet::parse::Attempt;
 
 /// A 64-bit word that several CPUs change.
@@ -26,7 +27,7 @@ pub trait Environment {
     type Word: Cell;
 
     /// Mode, lease and bank; `None` where the map is missing.
-    fn control(&self) -> Option<Control>;
+    fn control(&self) -> Option<&Control>;
     /// The monotonic clock, some milliseconds coarse.
     fn now_ns(&self) -> u64;
     /// The policy slot of a port in a bank; 0 is none.
@@ -39,6 +40,8 @@ pub trait Environment {
     fn is_listed(&self, policy: u32, attempt: &Attempt) -> bool;
     /// What is known of the source.
     fn source_rule(&self, attempt: &Attempt) -> SourceRule;
+    /// The secret key of fingerprints.
+    fn fingerprint_key(&self) -> fingerprint::Key;
     /// The remembered word of a fingerprint slot.
     fn fingerprint(&self, slot: u32) -> Option<&Self::Word>;
     /// What the limits of a policy are measured against.
@@ -48,22 +51,13 @@ pub trait Environment {
     /// The socket that the attempt would reach.
     fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket;
 
-    /// [`first_gates`]; the kernel calls it as a function that is verified by itself.
+    /// [`Outcome::word`] of [`charge_all`]; the kernel calls it as a function that is verified by itself.
     #[inline(always)]
-    fn first_gates(&self, key: Key, now_ns: u64) -> FirstGates
+    fn charge_all(&self, key: Key, now_ns: u64, standing: Standing) -> u64
     where
         Self: Sized,
     {
-        first_gates(self, key, now_ns)
-    }
-
-    /// [`last_gates`]; the kernel calls it as a function that is verified by itself.
-    #[inline(always)]
-    fn last_gates(&self, key: Key, now_ns: u64, first: FirstGates, queue: Queue) -> Outcome
-    where
-        Self: Sized,
-    {
-        last_gates(self, key, now_ns, first, queue)
+        charge_all(self, key, now_ns, standing).word()
     }
 }
 
@@ -177,14 +171,44 @@ pub struct Judgement {
     pub policy: u32,
     /// Class of whoever asks.
     pub class: Class,
-    /// What was decided.
-    pub outcome: Outcome,
-    /// A refusal is carried out, not only counted.
-    pub enforce: bool,
-    /// A refusal is answered with RST.
-    pub reset: bool,
-    /// Age of the oldest unaccepted connection, where a listener was looked up; else [`NO_WAIT`].
+    /// [`Outcome::word`], [`ENFORCE`] and [`RESETS`]. (Of an enum whose variants differ in what they hold, a part
+    /// is undefined in some; the verifier refuses a program that copies such a part.)
+    word: u64,
+    /// Age of the oldest unaccepted connection, where a limit asked for it; else [`NO_WAIT`].
     pub wait_us: u32,
+}
+
+const OUTCOME_BITS: u64 = 0xffff;
+const ENFORCE: u64 = 1 << 16;
+const RESETS: u64 = 1 << 17;
+const JUDGEMENT_WORDS: u64 = 1 << 18;
+
+impl Judgement {
+    /// A refusal is carried out, not only counted.
+    #[must_use]
+    #[inline(always)]
+    pub const fn enforce(&self) -> bool {
+        self.word & ENFORCE != 0
+    }
+
+    /// A refusal is answered with RST.
+    #[must_use]
+    #[inline(always)]
+    pub const fn reset(&self) -> bool {
+        self.word & RESETS != 0
+    }
+
+    #[inline(always)]
+    const fn decide(&mut self, outcome: u64) {
+        self.word = (self.word & !OUTCOME_BITS) | outcome;
+    }
+
+    /// What was decided.
+    #[must_use]
+    #[inline(always)]
+    pub const fn outcome(&self) -> Outcome {
+        Outcome::from_word(self.word & OUTCOME_BITS)
+    }
 }
 
 /// Stands for a wait that was not looked up or is not known.
@@ -195,6 +219,13 @@ const CHARGE_TRIES: usize = 4;
 /// Judges an attempt. `None` means that no policy speaks of it.
 #[inline(always)]
 pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judgement> {
+    let mut judgement = judgement(environment, attempt)?;
+    judgement.word = u64::from(blurred::<JUDGEMENT_WORDS>(low_half(judgement.word)));
+    Some(judgement)
+}
+
+#[inline(always)]
+fn judgement<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judgement> {
     let control = environment.control()?;
     let mode = Mode::from_word(control.mode);
     if matches!(mode, Mode::Off) {
@@ -204,24 +235,23 @@ pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
     if policy == 0 {
         return None;
     }
+    let enforce = if matches!(mode, Mode::Enforce) { ENFORCE } else { 0 };
     let mut judgement = Judgement {
         policy,
         class: Class::Interactive,
-        outcome: Outcome::FailOpen(FailOpen::MissingState),
-        enforce: matches!(mode, Mode::Enforce),
-        reset: false,
+        word: Outcome::FailOpen(FailOpen::MissingState).word() | enforce,
         wait_us: NO_WAIT,
     };
     let Some(limits) = environment.limits(control.bank, policy) else { return Some(judgement) };
-    let Some(class) = Class::from_index(limits.class as u8) else { return Some(judgement) };
+    let Some(class) = Class::from_word(limits.class) else { return Some(judgement) };
     judgement.class = class;
     let now_ns = environment.now_ns();
     if now_ns >= control.lease_expires_ns {
-        judgement.outcome = Outcome::FailOpen(FailOpen::LeaseExpired);
+        judgement.decide(Outcome::FailOpen(FailOpen::LeaseExpired).word());
         return Some(judgement);
     }
     if !is_covered(environment, limits, policy, attempt) {
-        judgement.outcome = Outcome::Exempt(Exempt::Destination);
+        judgement.decide(Outcome::Exempt(Exempt::Destination).word());
         return Some(judgement);
     }
     if control.flags & HAS_SOURCES != 0 {
@@ -229,33 +259,37 @@ pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
         if let Some(class) = rule.class {
             judgement.class = class;
         }
-        if rule.exempt && exempt_rate_admits(environment, &control, now_ns) {
-            judgement.outcome = Outcome::Exempt(Exempt::Source);
+        if rule.exempt && exempt_rate_admits(environment, control, now_ns) {
+            judgement.decide(Outcome::Exempt(Exempt::Source).word());
             return Some(judgement);
         }
     }
     let Some(share) = limits.classes.get(judgement.class.index()) else { return Some(judgement) };
-    judgement.reset = share.flags & RESET != 0 && !attempt.fragmented;
+    if share.flags & RESET != 0 && !attempt.fragmented {
+        judgement.word |= RESETS;
+    }
 
-    let fingerprint = Fingerprint::of(attempt);
+    let fingerprint = Fingerprint::of(&environment.fingerprint_key(), attempt);
     let Some(memory) = environment.fingerprint(fingerprint.slot) else { return Some(judgement) };
     let remembered = fingerprint.recall(memory.load(), now_ns);
     if matches!(remembered, Memory::Admitted) {
-        judgement.outcome = Outcome::Repeat;
+        judgement.decide(Outcome::Repeat.word());
         return Some(judgement);
     }
     let key = Key { bank: control.bank, policy, class: judgement.class };
-    judgement.outcome = ask(environment, key, now_ns, attempt, &mut judgement.wait_us);
-    match judgement.outcome {
-        Outcome::Admit | Outcome::Repeat => memory.store(fingerprint.word(false, now_ns)),
+    let gates = Gates { environment, limits, share, key, now_ns };
+    let word = ask(&gates, attempt, &mut judgement.wait_us);
+    judgement.decide(match Outcome::from_word(word) {
+        Outcome::Admit | Outcome::Repeat => {
+            memory.store(fingerprint.word(false, now_ns));
+            word
+        }
         Outcome::Shed(gate) => {
             memory.store(fingerprint.word(true, now_ns));
-            if matches!(remembered, Memory::Refused) {
-                judgement.outcome = Outcome::ShedAgain(gate);
-            }
+            if matches!(remembered, Memory::Refused) { Outcome::ShedAgain(gate).word() } else { word }
         }
-        Outcome::ShedAgain(_) | Outcome::Exempt(_) | Outcome::FailOpen(_) => {}
-    }
+        Outcome::ShedAgain(_) | Outcome::Exempt(_) | Outcome::FailOpen(_) => word,
+    });
     Some(judgement)
 }
 
@@ -306,48 +340,49 @@ fn charge<W: Cell>(tat: &W, rate: Rate, now: u64) -> Charge {
     Charge::Contended
 }
 
-/// Asks the gates, cheapest first, and charges only when all admit.
+/// Asks the gates, cheapest first, and charges only when all admit. Returns [`Outcome::word`].
 #[inline(always)]
-fn ask<E: Environment>(
-    environment: &E,
-    key: Key,
-    now_ns: u64,
-    attempt: &Attempt,
-    wait_us: &mut u32,
-) -> Outcome {
-    let first = environment.first_gates(key, now_ns);
-    if let Some(gate) = first.shed() {
-        return Outcome::Shed(gate);
+fn ask<E: Environment>(gates: &Gates<'_, E>, attempt: &Attempt, wait_us: &mut u32) -> u64 {
+    let mut standing = gates.without_listener();
+    if let Some(gate) = standing.shed() {
+        return Outcome::Shed(gate).word();
     }
-    let mut queue = Queue::NONE;
-    if first.needs_listener() {
-        match environment.socket(attempt, first.needs_wait()) {
+    if gates.need_listener() {
+        let wants_wait = gates.limits.queue_wait_us != UNLIMITED;
+        match gates.environment.socket(attempt, wants_wait) {
             Socket::Unknown => {}
-            Socket::Existing => return Outcome::Repeat,
+            Socket::Existing => return Outcome::Repeat.word(),
             Socket::Listener(listener) => {
-                queue = Queue::new(&listener, now_ns);
-                *wait_us = queue.wait_us;
+                let queue = Queue::new(&listener, gates.now_ns);
+                if wants_wait {
+                    *wait_us = queue.wait_us;
+                }
+                standing = gates.with_listener(standing.blurred(), &queue).blurred();
+                if let Some(gate) = standing.shed() {
+                    return Outcome::Shed(gate).word();
+                }
             }
         }
     }
-    environment.last_gates(key, now_ns, first, queue)
+    gates.environment.charge_all(gates.key, gates.now_ns, standing)
 }
 
-/// What the gates say that need no listener.
+/// How the gates stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstGates {
-    /// A gate and how it stands, in one word: bits 0..8 the gate, the rest flags.
+pub struct Standing {
+    /// Bits 0..8 a gate, the rest flags. No flag: every gate admits.
     word: u64,
 }
 
 const GATE_BITS: u64 = 0xff;
 const REFUSED: u64 = 0x100;
 const RESCUED: u64 = 0x200;
-const NEEDS_LISTENER: u64 = 0x400;
-const NEEDS_WAIT: u64 = 0x800;
+const STANDING_WORDS: u64 = 0x400;
 
-impl FirstGates {
-    /// From the word that [`FirstGates::word`] gave.
+impl Standing {
+    const OPEN: Self = Self { word: 0 };
+
+    /// From the word that [`Standing::word`] gave.
     #[must_use]
     #[inline(always)]
     pub const fn from_word(word: u64) -> Self {
@@ -361,10 +396,25 @@ impl FirstGates {
         self.word
     }
 
-    /// The gate that refuses.
-    #[must_use]
+    /// The same, for the verifier.
     #[inline(always)]
-    pub const fn shed(self) -> Option<Gate> {
+    fn blurred(self) -> Self {
+        Self { word: u64::from(blurred::<STANDING_WORDS>(low_half(self.word))) }
+    }
+
+    #[inline(always)]
+    const fn refused(gate: Gate) -> Self {
+        Self { word: REFUSED | gate as u64 }
+    }
+
+    #[inline(always)]
+    const fn rescued_from(gate: Gate) -> Self {
+        Self { word: RESCUED | gate as u64 }
+    }
+
+    /// The gate that refuses.
+    #[inline(always)]
+    const fn shed(self) -> Option<Gate> {
         if self.word & REFUSED == 0 { None } else { Gate::from_index((self.word & GATE_BITS) as u8) }
     }
 
@@ -373,121 +423,120 @@ impl FirstGates {
     const fn rescued(self) -> Option<Gate> {
         if self.word & RESCUED == 0 { None } else { Gate::from_index((self.word & GATE_BITS) as u8) }
     }
-
-    /// Whether the other gates need the listener.
-    #[must_use]
-    #[inline(always)]
-    pub const fn needs_listener(self) -> bool {
-        self.word & NEEDS_LISTENER != 0
-    }
-
-    /// Whether they need the age of its oldest connection.
-    #[must_use]
-    #[inline(always)]
-    pub const fn needs_wait(self) -> bool {
-        self.word & NEEDS_WAIT != 0
-    }
 }
 
-/// The gates that need no listener.
+/// Charges an attempt that every gate admits, or that the floor rescues.
+#[inline(always)]
+pub fn charge_all<E: Environment>(environment: &E, key: Key, now_ns: u64, standing: Standing) -> Outcome {
+    let Some(limits) = environment.limits(key.bank, key.policy) else {
+        return Outcome::FailOpen(FailOpen::MissingState);
+    };
+    let Some(share) = limits.classes.get(key.class.index()) else {
+        return Outcome::FailOpen(FailOpen::MissingState);
+    };
+    Gates { environment, limits, share, key, now_ns }.charge(standing)
+}
+
+/// The gates of one class at one policy.
 ///
 /// A class is refused while the total stands above its share of a limit. Its floor then admits, but never above
 /// the limit itself; only `rate` gives way, because what the floor takes is charged to the others.
-#[inline(always)]
-pub fn first_gates<E: Environment>(environment: &E, key: Key, now_ns: u64) -> FirstGates {
-    let Some(gates) = Gates::new(environment, key, now_ns) else { return FirstGates { word: 0 } };
-    let (limits, share) = (gates.limits, gates.share);
-    let active = gates.active();
-    let mut word = 0;
-    if (limits.connections & limits.queue_depth & limits.queue_wait_us) != UNLIMITED
-        || (share.connections & share.queue_depth & share.queue_wait_us) != UNLIMITED
-    {
-        word |= NEEDS_LISTENER;
-    }
-    if limits.queue_wait_us != UNLIMITED {
-        word |= NEEDS_WAIT;
-    }
-    let by_share = if share.flags & CLOSED != 0 {
-        Some(Gate::Closed)
-    } else if !gates.rate_admits() {
-        Some(Gate::Rate)
-    } else if reaches(active, share.connections) {
-        Some(Gate::Connections)
-    } else {
-        None
-    };
-    if let Some(gate) = by_share {
-        word |= gate as u64;
-        word |= if gates.floor_admits() { RESCUED } else { REFUSED };
-    }
-    if word & REFUSED == 0 && reaches(active, limits.connections) {
-        word = (word & !GATE_BITS) | REFUSED | Gate::Connections as u64;
-    }
-    FirstGates { word }
-}
-
-/// The gates of the listener, and the charge.
-#[inline(always)]
-pub fn last_gates<E: Environment>(
-    environment: &E,
-    key: Key,
-    now_ns: u64,
-    first: FirstGates,
-    queue: Queue,
-) -> Outcome {
-    let Some(gates) = Gates::new(environment, key, now_ns) else {
-        return Outcome::FailOpen(FailOpen::MissingState);
-    };
-    let (limits, share) = (gates.limits, gates.share);
-    let connections = gates.active().saturating_add(u64::from(queue.syn_queue));
-    if let Some(gate) =
-        queue.refuses(connections, limits.connections, limits.queue_depth, limits.queue_wait_us)
-    {
-        return Outcome::Shed(gate);
-    }
-    let by_share = match first.rescued() {
-        Some(gate) => Some(gate),
-        None => queue.refuses(connections, share.connections, share.queue_depth, share.queue_wait_us),
-    };
-    let admission = match by_share {
-        Some(gate) => gates.charge_floor(gate),
-        None => gates.charge_own_rate(),
-    };
-    if !matches!(admission, Outcome::Shed(_)) {
-        gates.charge_other_rates(by_share.is_some());
-    }
-    admission
-}
-
-struct Gates<'a, W> {
+struct Gates<'a, E> {
+    environment: &'a E,
     limits: &'a PolicyLimits,
     share: &'a ClassLimits,
-    state: &'a State<W>,
-    class: usize,
-    correction: u64,
-    now: u64,
+    key: Key,
+    now_ns: u64,
 }
 
-impl<'a, W: Cell> Gates<'a, W> {
+impl<E: Environment> Gates<'_, E> {
+    /// What the gates say that need no listener. Where the state is missing they say nothing, and the charge
+    /// tells.
     #[inline(always)]
-    fn new<E: Environment<Word = W>>(environment: &'a E, key: Key, now_ns: u64) -> Option<Self> {
-        let limits = environment.limits(key.bank, key.policy)?;
-        let class = key.class.index();
-        Some(Self {
-            limits,
-            share: limits.classes.get(class)?,
-            state: environment.state(key.policy)?,
-            class,
-            correction: environment.correction(key.policy),
-            now: gcra::units(now_ns),
-        })
+    fn without_listener(&self) -> Standing {
+        let Some(state) = self.environment.state(self.key.policy) else { return Standing::OPEN };
+        let (limits, share) = (self.limits, self.share);
+        let mut standing = Standing::OPEN;
+        if share.flags & CLOSED != 0 {
+            standing = self.rescue(state, Gate::Closed);
+        } else if !self.rate_admits(state) {
+            standing = self.rescue(state, Gate::Rate);
+        }
+        if standing.shed().is_none() && limits.connections & share.connections != UNLIMITED {
+            let active = self.active(state);
+            if reaches(active, limits.connections) {
+                standing = Standing::refused(Gate::Connections);
+            } else if standing.rescued().is_none() && reaches(active, share.connections) {
+                standing = self.rescue(state, Gate::Connections);
+            }
+        }
+        standing
     }
 
     #[inline(always)]
-    fn active(&self) -> u64 {
-        let active = self.state.active.load().wrapping_add(self.correction);
-        // A correction below zero that has outlived its reason.
-        if active >> 63 == 0 { active } else { 0 }
+    fn need_listener(&self) -> bool {
+        let (limits, share) = (self.limits, self.share);
+        limits.connections & limits.queue_depth & limits.queue_wait_us != UNLIMITED
+            || share.connections & share.queue_depth & share.queue_wait_us != UNLIMITED
+    }
+
+    /// What the gates say that need the listener.
+    #[inline(always)]
+    fn with_listener(&self, standing: Standing, queue: &Queue) -> Standing {
+        let Some(state) = self.environment.state(self.key.policy) else { return Standing::OPEN };
+        let (limits, share) = (self.limits, self.share);
+        let connections = if limits.connections & share.connections == UNLIMITED {
+            0
+        } else {
+            self.active(state).wrapping_add(u64::from(queue.syn_queue))
+        };
+        if let Some(gate) =
+            queue.refuses(connections, limits.connections, limits.queue_depth, limits.queue_wait_us)
+        {
+            return Standing::refused(gate);
+        }
+        if standing.rescued().is_some() {
+            return standing;
+        }
+        match queue.refuses(connections, share.connections, share.queue_depth, share.queue_wait_us) {
+            Some(gate) => self.rescue(state, gate),
+            None => standing,
+        }
+    }
+
+    /// A gate refuses by share; the floor may admit.
+    #[inline(always)]
+    fn rescue(&self, state: &State<E::Word>, gate: Gate) -> Standing {
+        if self.floor_admits(state) { Standing::rescued_from(gate) } else { Standing::refused(gate) }
+    }
+
+    #[inline(always)]
+    fn charge(&self, standing: Standing) -> Outcome {
+        let Some(state) = self.environment.state(self.key.policy) else {
+            return Outcome::FailOpen(FailOpen::MissingState);
+        };
+        let rescued = standing.rescued();
+        let admission = match rescued {
+            Some(gate) => self.charge_floor(state, gate),
+            None => self.charge_own_rate(state),
+        };
+        if !matches!(admission, Outcome::Shed(_)) {
+            self.charge_other_rates(state, rescued.is_some());
+        }
+        admission
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        gcra::units(self.now_ns)
+    }
+
+    #[inline(always)]
+    fn active(&self, state: &State<E::Word>) -> u64 {
+        let active = state.active.load().wrapping_add(self.environment.correction(self.key.policy));
+        // Nothing is below zero, where a correction has outlived its reason. (No branch: the verifier would walk
+        // twice what follows.)
+        active & !(active.cast_signed() >> 63).cast_unsigned()
     }
 
     #[inline(always)]
@@ -498,69 +547,72 @@ impl<'a, W: Cell> Gates<'a, W> {
         }
     }
 
+    /// The rate of the class and its TAT; `None` where there is no limit.
     #[inline(always)]
-    fn rate_admits(&self) -> bool {
-        let rate = Rate { interval: self.share.interval, tolerance: self.share.tolerance };
-        if rate.interval == 0 {
-            return true;
+    fn rate<'s>(&self, state: &'s State<E::Word>) -> Option<(Rate, &'s E::Word)> {
+        if self.share.interval == 0 {
+            return None;
         }
-        match self.state.tats.get(self.leader(self.class)) {
-            Some(tat) => rate.admits(tat.load(), self.now),
+        let tat = state.tats.get(self.leader(self.key.class.index()))?;
+        Some((Rate { interval: self.share.interval, tolerance: self.share.tolerance }, tat))
+    }
+
+    #[inline(always)]
+    fn floor<'s>(&self, state: &'s State<E::Word>) -> Option<(Rate, &'s E::Word)> {
+        if self.share.floor_interval == 0 {
+            return None;
+        }
+        let tat = state.floor_tats.get(self.key.class.index())?;
+        Some((Rate { interval: self.share.floor_interval, tolerance: self.share.floor_tolerance }, tat))
+    }
+
+    #[inline(always)]
+    fn rate_admits(&self, state: &State<E::Word>) -> bool {
+        match self.rate(state) {
+            Some((rate, tat)) => rate.admits(tat.load(), self.now()),
             None => true,
         }
     }
 
     #[inline(always)]
-    fn floor(&self) -> Option<(Rate, &W)> {
-        if self.share.floor_interval == 0 {
-            return None;
-        }
-        let tat = self.state.floor_tats.get(self.class)?;
-        Some((Rate { interval: self.share.floor_interval, tolerance: self.share.floor_tolerance }, tat))
-    }
-
-    #[inline(always)]
-    fn floor_admits(&self) -> bool {
-        match self.floor() {
-            Some((rate, tat)) => rate.admits(tat.load(), self.now),
+    fn floor_admits(&self, state: &State<E::Word>) -> bool {
+        match self.floor(state) {
+            Some((rate, tat)) => rate.admits(tat.load(), self.now()),
             None => false,
         }
     }
 
     #[inline(always)]
-    fn charge_floor(&self, gate: Gate) -> Outcome {
-        match self.floor() {
-            Some((rate, tat)) => outcome_of(charge(tat, rate, self.now), gate),
+    fn charge_floor(&self, state: &State<E::Word>, gate: Gate) -> Outcome {
+        match self.floor(state) {
+            Some((rate, tat)) => outcome_of(charge(tat, rate, self.now()), gate),
             None => Outcome::Shed(gate),
         }
     }
 
     #[inline(always)]
-    fn charge_own_rate(&self) -> Outcome {
-        let rate = Rate { interval: self.share.interval, tolerance: self.share.tolerance };
-        if rate.interval == 0 {
-            return Outcome::Admit;
-        }
-        match self.state.tats.get(self.leader(self.class)) {
-            Some(tat) => outcome_of(charge(tat, rate, self.now), Gate::Rate),
-            None => Outcome::FailOpen(FailOpen::MissingState),
+    fn charge_own_rate(&self, state: &State<E::Word>) -> Outcome {
+        match self.rate(state) {
+            Some((rate, tat)) => outcome_of(charge(tat, rate, self.now()), Gate::Rate),
+            None => Outcome::Admit,
         }
     }
 
     /// Charges the rates that were not asked: each class is measured against the total of all. A class that
     /// follows another keeps a copy of its TAT, so that nothing starts anew when their shares part.
     #[inline(always)]
-    fn charge_other_rates(&self, own_too: bool) {
-        let own = self.leader(self.class);
+    fn charge_other_rates(&self, state: &State<E::Word>, own_too: bool) {
+        let own = self.leader(self.key.class.index());
         for (class, limits) in self.limits.classes.iter().enumerate() {
-            let Some(tat) = self.state.tats.get(class) else { return };
+            let Some(tat) = state.tats.get(class) else { return };
             let leader = self.leader(class);
             if leader != class {
-                if let Some(leading) = self.state.tats.get(leader) {
+                if let Some(leading) = state.tats.get(leader) {
                     tat.store(leading.load());
                 }
             } else if limits.interval != 0 && (own_too || class != own) {
-                charge_past(tat, Rate { interval: limits.interval, tolerance: limits.tolerance }, self.now);
+                let rate = Rate { interval: limits.interval, tolerance: limits.tolerance };
+                charge_past(tat, rate, self.now());
             }
         }
     }
@@ -605,28 +657,26 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// No listener was looked at: every listener gate admits.
-    pub const NONE: Self = Self { depth: 0, capacity: u32::MAX, syn_queue: 0, wait_us: NO_WAIT };
-
     /// The queues of a listener at a moment.
     #[must_use]
     #[inline(always)]
-    pub const fn new(listener: &Listener, now_ns: u64) -> Self {
+    pub fn new(listener: &Listener, now_ns: u64) -> Self {
+        let no_wait = u64::from(NO_WAIT);
         let wait_us = if listener.accept_queue == 0 {
             0
         } else if listener.oldest_us == 0 {
-            NO_WAIT
+            no_wait
         } else {
             // The clock may stand a little behind the moment at which the connection was established.
             let age = (now_ns / 1000).saturating_sub(listener.oldest_us);
-            if age >= NO_WAIT as u64 { NO_WAIT - 1 } else { age as u32 }
+            if age >= no_wait { no_wait - 1 } else { age }
         };
         Self {
             depth: listener.accept_queue,
             // The kernel's queue is full when it holds more than the backlog.
             capacity: listener.backlog.saturating_add(1),
             syn_queue: listener.syn_queue,
-            wait_us,
+            wait_us: blurred::<{ 1 << 32 }>(low_half(wait_us)),
         }
     }
 
@@ -651,3 +701,8 @@ impl Queue {
         None
     }
 }
+
+#[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod tests;

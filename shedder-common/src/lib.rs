@@ -6,6 +6,9 @@
 #![no_std]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
+// Test helpers that other crates' tests share call this crate by its name.
+#[cfg(test)]
+extern crate self as shedder_common;
 #[cfg(test)]
 extern crate std;
 

@@ -1,4 +1,4 @@
-//! Values of which the compiler knows nothing.
+//! Small things that the compiler or the verifier must not see through, or must not warn of.
 
 /// The same index. The compiler knows that an enum is in range and drops the check of its index; the verifier
 /// does not know it and needs the check.
@@ -17,4 +17,45 @@ pub(crate) fn opaque(mut index: usize) -> usize {
 #[cfg(not(target_arch = "bpf"))]
 pub(crate) const fn opaque(index: usize) -> usize {
     index
+}
+
+/// The same value, below `LIMIT`, a power of two above every value that it can have.
+///
+/// The verifier walks the code that follows anew for each value that it knows. It keeps no knowledge of the upper
+/// half of a word on the stack, so that after a passage through there one walk serves all values.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "a store and a load")]
+pub(crate) fn blurred<const LIMIT: u64>(value: u32) -> u32 {
+    const { assert!(LIMIT.is_power_of_two() && LIMIT <= 1 << 32) };
+    // Not zero, of which it would keep the knowledge.
+    let word = (value as u64) << 32 | 1;
+    let mut place = core::mem::MaybeUninit::<u64>::uninit();
+    let upper: u64;
+    // SAFETY: writes the place and reads from it.
+    unsafe {
+        core::arch::asm!(
+            "*(u64 *)({place} + 0) = {word}",
+            "{upper} = *(u32 *)({place} + {half})",
+            place = in(reg) place.as_mut_ptr(),
+            word = in(reg) word,
+            upper = lateout(reg) upper,
+            half = const if cfg!(target_endian = "little") { 4 } else { 0 },
+            options(nostack, preserves_flags),
+        );
+    }
+    low_half(upper & (LIMIT - 1))
+}
+
+/// The same value.
+#[cfg(not(target_arch = "bpf"))]
+pub(crate) const fn blurred<const LIMIT: u64>(value: u32) -> u32 {
+    value & low_half(LIMIT - 1)
+}
+
+/// The lower half of a word.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "says so")]
+pub(crate) const fn low_half(word: u64) -> u32 {
+    word as u32
 }

@@ -3,30 +3,26 @@
 use core::ffi::c_void;
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
-use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use shedder_common::abi;
 use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
 use shedder_common::control::Control;
-use shedder_common::judge::{
-    Cell as _, Environment, FirstGates, Key as GateKey, Outcome, Queue, Socket, State,
-};
+use shedder_common::fingerprint;
+use shedder_common::judge::{Cell as _, Environment, Key as GateKey, Socket, Standing, State};
 use shedder_common::limits::{PolicyAddress, PolicyLimits, SourceRule};
 use shedder_common::local_addresses;
 use shedder_common::packet::parse::Attempt;
 
+use crate::clock;
 use crate::gates::{self, pack};
-use crate::globals::NAMESPACE_ID;
+use crate::globals::{FINGERPRINT_KEY, NAMESPACE_ID};
 use crate::maps;
 use crate::socket;
 use crate::word::Word;
 
 const ADDRESS_BITS: u32 = MAPPED_PREFIX_BITS + 32;
 
-/// The environment of a program with this context.
-pub struct Kernel {
-    /// What socket lookups need.
-    pub context: *mut c_void,
-}
+/// The environment of a program with this context, which looking up sockets needs.
+pub struct Kernel(pub Option<*mut c_void>);
 
 /// Whether an address is one of this host's.
 #[inline(always)]
@@ -84,14 +80,13 @@ impl Environment for Kernel {
     type Word = Word;
 
     #[inline(always)]
-    fn control(&self) -> Option<Control> {
-        control().copied()
+    fn control(&self) -> Option<&Control> {
+        control()
     }
 
     #[inline(always)]
     fn now_ns(&self) -> u64 {
-        // SAFETY: the helper has no precondition.
-        unsafe { bpf_ktime_get_coarse_ns() }
+        clock::now_ns()
     }
 
     #[inline(always)]
@@ -123,6 +118,11 @@ impl Environment for Kernel {
     }
 
     #[inline(always)]
+    fn fingerprint_key(&self) -> fingerprint::Key {
+        FINGERPRINT_KEY.load()
+    }
+
+    #[inline(always)]
     fn fingerprint(&self, slot: u32) -> Option<&Word> {
         fingerprint(slot)
     }
@@ -140,18 +140,14 @@ impl Environment for Kernel {
 
     #[inline(always)]
     fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket {
-        socket::find(self.context, attempt, want_wait)
+        match self.0 {
+            Some(context) => socket::find(context, attempt, want_wait),
+            None => Socket::Unknown,
+        }
     }
 
     #[inline(always)]
-    fn first_gates(&self, key: GateKey, now_ns: u64) -> FirstGates {
-        FirstGates::from_word(gates::first_gates_by_word(pack(key), now_ns))
-    }
-
-    #[inline(always)]
-    fn last_gates(&self, key: GateKey, now_ns: u64, first: FirstGates, queue: Queue) -> Outcome {
-        let depth = u64::from(queue.depth) << 32 | u64::from(queue.capacity);
-        let wait = u64::from(queue.syn_queue) << 32 | u64::from(queue.wait_us);
-        Outcome::from_word(gates::last_gates_by_word(pack(key), now_ns, first.word(), depth, wait))
+    fn charge_all(&self, key: GateKey, now_ns: u64, standing: Standing) -> u64 {
+        gates::charge_by_word(pack(key), now_ns, standing.word())
     }
 }

@@ -1,10 +1,8 @@
-//! The gates as functions of words. The verifier checks a global function once and by itself, where inlined code
-//! is walked anew from every state in which a packet can arrive; so the gates do not multiply with the parser.
-
-use core::ptr;
+//! The charge as a function of words. The verifier checks a global function once and by itself, where inlined code
+//! is walked anew from every state in which it can be reached.
 
 use shedder_common::class::Class;
-use shedder_common::judge::{FirstGates, Key, Outcome, Queue, first_gates, last_gates};
+use shedder_common::judge::{Key, Outcome, Standing, charge_all};
 
 use crate::environment::Kernel;
 
@@ -20,31 +18,12 @@ fn unpack(key: u64) -> Option<Key> {
     Some(Key { bank: (key >> 8) as u32 & 1, policy: (key >> 32) as u32, class })
 }
 
-/// [`first_gates`] by words.
+/// [`charge_all`] by words.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn first_gates_by_word(key: u64, now_ns: u64) -> u64 {
+pub extern "C" fn charge_by_word(key: u64, now_ns: u64, standing: u64) -> u64 {
     match unpack(key) {
-        Some(key) => first_gates(&Kernel { context: ptr::null_mut() }, key, now_ns).word(),
-        None => 0,
-    }
-}
-
-/// [`last_gates`] by words.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn last_gates_by_word(key: u64, now_ns: u64, first: u64, depth: u64, wait: u64) -> u64 {
-    let queue = Queue {
-        depth: (depth >> 32) as u32,
-        capacity: depth as u32,
-        syn_queue: (wait >> 32) as u32,
-        wait_us: wait as u32,
-    };
-    match unpack(key) {
-        Some(key) => {
-            let environment = Kernel { context: ptr::null_mut() };
-            last_gates(&environment, key, now_ns, FirstGates::from_word(first), queue).word()
-        }
+        Some(key) => charge_all(&Kernel(None), key, now_ns, Standing::from_word(standing)).word(),
         None => Outcome::Admit.word(),
     }
 }

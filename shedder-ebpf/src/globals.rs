@@ -2,6 +2,7 @@
 
 use aya_ebpf::Global;
 use shedder_common::abi::SocketOffsets;
+use shedder_common::fingerprint::Key;
 use shedder_common::packet::parse::ETHERNET_LEN;
 
 /// Namespace id whose ports are judged.
@@ -19,6 +20,10 @@ pub static LINK_HEADER_LEN: Global<u32> = Global::new(ETHERNET_LEN);
 /// Where the kernel keeps what is read of its sockets.
 #[unsafe(no_mangle)]
 pub static SOCKET_OFFSETS: Global<SocketOffsets> = Global::new(SocketOffsets::UNKNOWN);
+
+/// The secret of fingerprints.
+#[unsafe(no_mangle)]
+pub static FINGERPRINT_KEY: Global<Key> = Global::new(Key::new([0; 5]));
 
 /// One offset of [`SOCKET_OFFSETS`]: read alone, so that the verifier knows its value.
 macro_rules! socket_offset {

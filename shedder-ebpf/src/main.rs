@@ -9,10 +9,13 @@
         unsafe_code,
         internal_features,
         unreachable_pub,
-        reason = "maps, helpers and packet bytes are raw pointers; compare-and-swap is an intrinsic here; a program exports nothing"
+        clippy::cast_possible_truncation,
+        reason = "registers hold 64 bits whatever they mean; maps, helpers and packet bytes are raw pointers; compare-and-swap is an intrinsic here; a program exports nothing"
     )
 )]
 
+#[cfg(target_arch = "bpf")]
+mod clock;
 #[cfg(target_arch = "bpf")]
 mod environment;
 #[cfg(target_arch = "bpf")]
@@ -31,6 +34,8 @@ mod socket;
 mod tc;
 #[cfg(target_arch = "bpf")]
 mod track;
+#[cfg(target_arch = "bpf")]
+mod verdict;
 #[cfg(target_arch = "bpf")]
 mod word;
 #[cfg(target_arch = "bpf")]

@@ -1,6 +1,7 @@
 //! The one place where decisions are counted.
 
-use shedder_common::counters::{PolicyCounters, Unparsed, WAIT_BOUNDS_US, WAIT_BUCKETS};
+use shedder_common::class::Class;
+use shedder_common::counters::{PolicyCounters, Unparsed, WAIT_BOUNDS_US};
 use shedder_common::judge::{Judgement, NO_WAIT, Outcome};
 
 use crate::maps;
@@ -27,12 +28,12 @@ pub fn judgement(judgement: &Judgement) {
         observe_wait(counters, judgement.wait_us);
     }
     let Some(class) = counters.classes.get_mut(judgement.class.index()) else { return };
-    match judgement.outcome {
+    match judgement.outcome() {
         Outcome::Admit => class.admitted += 1,
         Outcome::Repeat => class.retransmits_admitted += 1,
         Outcome::ShedAgain(_) => class.retransmits_shed += 1,
         Outcome::Shed(gate) => {
-            let by_gate = if judgement.enforce { &mut class.shed } else { &mut class.would_shed };
+            let by_gate = if judgement.enforce() { &mut class.shed } else { &mut class.would_shed };
             if let Some(counter) = by_gate.get_mut(gate.index()) {
                 *counter += 1;
             }
@@ -58,14 +59,14 @@ pub fn judgement(judgement: &Judgement) {
     }
 }
 
-/// Counts whether a RST was sent.
+/// Counts whether a RST was sent for a class at a policy.
 #[inline(always)]
-pub fn reset(judgement: &Judgement, sent: bool) {
+pub fn reset(policy: u32, class: Class, sent: bool) {
     if sent {
-        let Some(counters) = maps::COUNTERS.get_ptr_mut(judgement.policy) else { return };
+        let Some(counters) = maps::COUNTERS.get_ptr_mut(policy) else { return };
         // SAFETY: as above.
         let counters = unsafe { &mut *counters };
-        if let Some(class) = counters.classes.get_mut(judgement.class.index()) {
+        if let Some(class) = counters.classes.get_mut(class.index()) {
             class.reset_sent += 1;
         }
     } else if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
@@ -85,15 +86,12 @@ pub fn untracked() {
 
 #[inline(always)]
 fn observe_wait(counters: &mut PolicyCounters, wait_us: u32) {
+    // Arithmetic and not branches: the verifier would walk what follows anew for each bucket.
     let mut bucket = 0;
     for bound_us in WAIT_BOUNDS_US {
-        if wait_us > bound_us {
-            bucket += 1;
-        }
+        bucket += u64::from(bound_us).wrapping_sub(u64::from(wait_us)) >> 63;
     }
-    if bucket < WAIT_BUCKETS
-        && let Some(counter) = counters.wait_buckets.get_mut(bucket)
-    {
+    if let Some(counter) = counters.wait_buckets.get_mut(bucket as usize) {
         *counter += 1;
     }
     counters.wait_sum_us += u64::from(wait_us);

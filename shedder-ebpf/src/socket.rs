@@ -1,5 +1,6 @@
 //! The socket that an attempt would reach, and the queues of a listener.
 
+use core::arch::asm;
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::{
@@ -80,12 +81,12 @@ fn read_listener(socket: *mut bpf_sock, want_wait: bool) -> Socket {
     if tcp.is_null() {
         return Socket::Unknown;
     }
-    let accept_queue = field::<u32>(tcp, socket_offset!(accept_queue));
+    let accept_queue = typed_u32(tcp, socket_offset!(accept_queue));
     let oldest_us = if want_wait && accept_queue != 0 { oldest_us(tcp) } else { 0 };
     Socket::Listener(Listener {
         accept_queue,
-        backlog: field(tcp, socket_offset!(listen_backlog)),
-        syn_queue: field(tcp, socket_offset!(syn_queue)),
+        backlog: typed_u32(tcp, socket_offset!(listen_backlog)),
+        syn_queue: typed_u32(tcp, socket_offset!(syn_queue)),
         oldest_us,
     })
 }
@@ -97,11 +98,46 @@ fn read_listener(socket: *mut bpf_sock, want_wait: bool) -> Socket {
 /// accepted and freed meanwhile; it is looked at again, and if it has changed nothing is known.
 #[inline(always)]
 fn oldest_us(tcp: *const u8) -> u64 {
-    let head = field::<usize>(tcp, socket_offset!(accept_head));
-    let child = field::<usize>(head as *const u8, socket_offset!(request_child));
-    let established_us = field::<u64>(child as *const u8, socket_offset!(established_us));
-    let again = field::<usize>(tcp, socket_offset!(accept_head));
+    let head = typed_pointer(tcp, socket_offset!(accept_head));
+    if head.is_null() {
+        return 0;
+    }
+    let child = typed_pointer(head, socket_offset!(request_child));
+    // The kernel's types say `sock` where the field is of `tcp_sock`.
+    let established_us = field::<u64>(child, socket_offset!(established_us));
+    let again = typed_pointer(tcp, socket_offset!(accept_head));
     if head == again { established_us } else { 0 }
+}
+
+/// A field of a kernel structure whose type the verifier knows, so that a plain load reads it; 0 where this
+/// kernel has none.
+#[inline(always)]
+fn typed_u32(base: *const u8, offset: u32) -> u32 {
+    if offset == NO_FIELD {
+        return 0;
+    }
+    let mut address = base as u64;
+    // SAFETY: the verifier knows base and offset, and that such a field lies there.
+    unsafe {
+        asm!("{0} += {1}", "{0} = *(u32 *)({0} + 0)", inout(reg) address, in(reg) u64::from(offset),
+            options(readonly, nostack, preserves_flags));
+    }
+    address as u32
+}
+
+/// A pointer field of such a structure; null where this kernel has none.
+#[inline(always)]
+fn typed_pointer(base: *const u8, offset: u32) -> *const u8 {
+    if offset == NO_FIELD {
+        return core::ptr::null();
+    }
+    let mut address = base as u64;
+    // SAFETY: as above.
+    unsafe {
+        asm!("{0} += {1}", "{0} = *(u64 *)({0} + 0)", inout(reg) address, in(reg) u64::from(offset),
+            options(readonly, nostack, preserves_flags));
+    }
+    address as *const u8
 }
 
 /// A field of a kernel structure; all zero where this kernel has none, or where it cannot be read.

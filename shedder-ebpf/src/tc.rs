@@ -1,25 +1,23 @@
 //! Judging on TCX and clsact ingress.
 
-use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{BPF_F_PSEUDO_HDR, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_adj_room_mode::BPF_ADJ_ROOM_NET};
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_PSEUDO_HDR, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_adj_room_mode::BPF_ADJ_ROOM_NET,
+};
 use aya_ebpf::helpers::generated::{
     bpf_l4_csum_replace, bpf_redirect, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
-    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_skb_pull_data, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use aya_log_ebpf::debug;
 use shedder_common::counters::Unparsed;
-use shedder_common::judge::{Judgement, Outcome, judge};
-use shedder_common::packet::PacketBytes;
 use shedder_common::packet::checksum::Sum;
-use shedder_common::packet::parse::{Attempt, ETHERNET_LEN, Parsed, parse};
-use shedder_common::packet::reset;
+use shedder_common::packet::parse::{Attempt, ETHERNET_LEN, Parsed, parse, parse_plain};
+use shedder_common::packet::{PacketBytes, reset};
 
-use crate::environment::Kernel;
 use crate::globals::LINK_HEADER_LEN;
-use crate::pointer;
+use crate::pointer::Bytes;
 use crate::record;
+use crate::verdict::{self, Action};
 
 /// Lets the next program decide: others on the same hook keep their say.
 const NEXT: i32 = TC_ACT_UNSPEC;
@@ -28,25 +26,36 @@ const CHECKSUM_OFFSET: u32 = 16;
 
 const VLAN_TAG_LEN: u32 = 4;
 
+/// Bytes of a packet that are made readable where its headers are not.
+const PULLED_LEN: u32 = 256;
+
 /// Judges new connections.
 #[classifier]
 pub fn shed_tc(context: TcContext) -> i32 {
-    let attempt = match parse(&Frame(&context), LINK_HEADER_LEN.load()) {
-        Parsed::Other => return NEXT,
-        Parsed::Unparsed(reason) => {
-            record::unparsed(reason);
-            return NEXT;
+    let mut attempt;
+    match parse_plain(&Frame(&context), LINK_HEADER_LEN.load()) {
+        Some(Parsed::Attempt(found)) => attempt = found,
+        Some(_) => return NEXT,
+        None => {
+            attempt = Attempt::default();
+            if tc_parse(context.skb.skb, &raw mut attempt) == 0 {
+                return NEXT;
+            }
         }
-        Parsed::Attempt(attempt) => attempt,
-    };
-    if has_third_tag(&context, &attempt) {
-        record::unparsed(Unparsed::VlanDepth);
-        return NEXT;
     }
-    let environment = Kernel { context: context.as_ptr() };
-    let Some(judgement) = judge(&environment, &attempt) else { return NEXT };
-    record::judgement(&judgement);
-    act(&context, &attempt, &judgement)
+    let verdict = verdict::of(&context, &attempt);
+    match verdict.action {
+        Action::Pass => return NEXT,
+        Action::Drop => return TC_ACT_SHOT,
+        Action::Reset => {}
+    }
+    let written = tc_reset(context.skb.skb, &raw mut attempt) != 0;
+    record::reset(verdict.policy, verdict.class, written);
+    if !written {
+        return TC_ACT_SHOT;
+    }
+    // SAFETY: reads the context, queues the packet back to the interface that it came from.
+    unsafe { bpf_redirect((*context.skb.skb).ifindex, 0) as i32 }
 }
 
 /// Passes everything: what costs are measured against.
@@ -55,28 +64,35 @@ pub fn pass_tc(_context: TcContext) -> i32 {
     NEXT
 }
 
-#[inline(always)]
-fn act(context: &TcContext, attempt: &Attempt, judgement: &Judgement) -> i32 {
-    match judgement.outcome {
-        Outcome::Shed(_) | Outcome::ShedAgain(_) if judgement.enforce => {
-            if !judgement.reset {
-                return TC_ACT_SHOT;
-            }
-            let written = write_reset(context, attempt).is_some();
-            record::reset(judgement, written);
-            if written {
-                // SAFETY: reads the context, queues the packet back to the interface that it came from.
-                unsafe { bpf_redirect((*context.skb.skb).ifindex, 0) as i32 }
-            } else {
-                TC_ACT_SHOT
-            }
-        }
-        Outcome::FailOpen(reason) => {
-            debug!(context, "port {} passed unjudged: {}", attempt.destination_port, reason as u32);
-            NEXT
-        }
-        _ => NEXT,
+/// [`parse`]: 1 where it found an attempt, and 0 where there is none, which is counted. Headers that do not lie
+/// in the readable part of the packet are brought there.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn tc_parse(context: *mut __sk_buff, attempt: *mut Attempt) -> u64 {
+    // SAFETY: whoever calls passes an attempt of its own.
+    let Some(attempt) = (unsafe { attempt.as_mut() }) else { return 0 };
+    let context = TcContext::new(context);
+    let readable_len = context.data_end() - context.data();
+    let len = context.len();
+    if readable_len < PULLED_LEN as usize && readable_len < len as usize {
+        // SAFETY: the context is the program's own; no packet pointer has been taken.
+        unsafe { bpf_skb_pull_data(context.skb.skb, if len < PULLED_LEN { len } else { PULLED_LEN }) };
     }
+    let found = verdict::unwrap(parse(&Frame(&context), LINK_HEADER_LEN.load()), attempt);
+    if found && has_third_tag(&context, attempt) {
+        record::unparsed(Unparsed::VlanDepth);
+        return 0;
+    }
+    u64::from(found)
+}
+
+/// [`write_reset`]: 1 where the RST is written.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn tc_reset(context: *mut __sk_buff, attempt: *mut Attempt) -> u64 {
+    // SAFETY: whoever calls passes an attempt of its own.
+    let Some(attempt) = (unsafe { attempt.as_mut() }) else { return 0 };
+    u64::from(write_reset(&TcContext::new(context), attempt).is_some())
 }
 
 /// The kernel has taken the outermost tag off; with it there are more than two, which XDP does not parse either.
@@ -90,27 +106,35 @@ fn has_third_tag(context: &TcContext, attempt: &Attempt) -> bool {
 struct Frame<'a>(&'a TcContext);
 
 impl PacketBytes for Frame<'_> {
-    /// Headers nearly always lie in the linear part; what does not is copied.
+    type Window<const N: usize> = Bytes<N>;
+
     #[inline(always)]
-    fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        // SAFETY: within the linear part, which `bytes_at` has checked; bytes have no alignment.
-        pointer::bytes_at::<N>(self.0.data(), self.0.data_end(), offset).map(|bytes| unsafe { bytes.read() })
+    fn window<const N: usize>(&self, offset: usize) -> Option<Bytes<N>> {
+        Bytes::at(self.0.data(), self.0.data_end(), offset)
+    }
+
+    #[inline(always)]
+    fn holds(&self, len: usize) -> bool {
+        self.0.len() as usize >= len
     }
 }
 
+/// Words of the packet in memory order.
 #[inline(always)]
-fn load<const N: usize>(context: &TcContext, offset: u32) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    // SAFETY: the helper checks the range in the packet and writes N bytes.
+fn load<const N: usize>(context: &TcContext, offset: u32) -> Option<[u32; N]> {
+    let mut words = [0_u32; N];
+    let len = size_of_val(&words) as u32;
+    // SAFETY: the helper checks the range in the packet and writes that many bytes.
     let result =
-        unsafe { bpf_skb_load_bytes(context.skb.skb.cast(), offset, bytes.as_mut_ptr().cast(), N as u32) };
-    (result == 0).then_some(bytes)
+        unsafe { bpf_skb_load_bytes(context.skb.skb.cast(), offset, words.as_mut_ptr().cast(), len) };
+    (result == 0).then_some(words)
 }
 
 #[inline(always)]
-fn store<const N: usize>(context: &TcContext, offset: u32, bytes: &[u8; N]) -> Option<()> {
-    // SAFETY: the helper checks the range in the packet and reads N bytes.
-    let result = unsafe { bpf_skb_store_bytes(context.skb.skb, offset, bytes.as_ptr().cast(), N as u32, 0) };
+fn store<const N: usize>(context: &TcContext, offset: u32, words: &[u32; N]) -> Option<()> {
+    let len = size_of_val(words) as u32;
+    // SAFETY: the helper checks the range in the packet and reads that many bytes.
+    let result = unsafe { bpf_skb_store_bytes(context.skb.skb, offset, words.as_ptr().cast(), len, 0) };
     (result == 0).then_some(())
 }
 
@@ -149,7 +173,7 @@ fn cut_behind_tag(context: &TcContext, extra: u32) -> Option<()> {
 fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
     let skb = context.skb.skb;
     let link_header_len = LINK_HEADER_LEN.load();
-    let ip_len = if attempt.ipv6 { reset::IPV6_LEN } else { reset::IPV4_LEN } as u32;
+    let ip_len = if attempt.ipv6 { reset::IPV6_LEN } else { reset::IPV4_LEN };
     let tcp_offset = attempt.network_offset + ip_len;
     let extra = attempt.transport_offset.checked_sub(tcp_offset)?;
     if extra != 0 {
@@ -160,25 +184,24 @@ fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
         }
     }
     // SAFETY: as above.
-    if unsafe { bpf_skb_change_tail(skb, tcp_offset + reset::TCP_LEN as u32, 0) } != 0 {
+    if unsafe { bpf_skb_change_tail(skb, tcp_offset + reset::TCP_LEN, 0) } != 0 {
         return None;
     }
     if link_header_len != 0 {
-        let macs = load::<12>(context, 0)?;
+        let macs = load::<3>(context, 0)?;
         store(context, 0, &reset::swapped_macs(macs))?;
     }
     if attempt.ipv6 {
-        store(context, attempt.network_offset, &reset::ipv6_start())?;
-        store(context, attempt.network_offset + 8, &attempt.destination.octets())?;
-        store(context, attempt.network_offset + 24, &attempt.source.octets())?;
+        store(context, attempt.network_offset, &reset::ipv6_header(attempt))?;
     } else {
         store(context, attempt.network_offset, &reset::ipv4_header(attempt))?;
     }
-    let [high, low] = load::<2>(context, tcp_offset + CHECKSUM_OFFSET)?;
-    let old_checksum = u16::from_be_bytes([high, low]);
+    let [old] = load::<1>(context, tcp_offset + CHECKSUM_OFFSET)?;
     let mut header = reset::tcp_header(attempt);
-    let (old_bytes, new_checksum) = ([high, low], reset::tcp_checksum(attempt));
-    [header[16], header[17]] = old_bytes;
+    let new_checksum = reset::checksum_of(&header);
+    let [high, low, ..] = old.to_ne_bytes();
+    let old_checksum = u16::from_be_bytes([high, low]);
+    header[4] = u32::from_ne_bytes([high, low, 0, 0]);
     store(context, tcp_offset, &header)?;
     let after_pseudo = Sum::new()
         .add16(!old_checksum)

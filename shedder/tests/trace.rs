@@ -54,13 +54,18 @@ fn counters(status: &Value) -> BTreeMap<String, u64> {
     }
     for port in status["ports"].as_array().unwrap() {
         for (class, state) in port["classes"].as_object().unwrap() {
-            for (counter, value) in state.as_object().unwrap().iter().filter(|(name, _)| *name != "quota") {
+            for (counter, value) in
+                state.as_object().unwrap().iter().filter(|(name, _)| !NO_COUNTERS.contains(&name.as_str()))
+            {
                 collect(&mut counters, &format!("{} {class} {counter}", port["port"]), value);
             }
         }
     }
     counters
 }
+
+/// What the status of a class tells besides what the kernel counts.
+const NO_COUNTERS: [&str; 3] = ["quota", "share", "recently_refused"];
 
 fn collect(counters: &mut BTreeMap<String, u64>, path: &str, value: &Value) {
     match value {

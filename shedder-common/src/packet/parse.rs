@@ -1,17 +1,18 @@
 //! From bytes to "someone wants a new TCP connection".
 
-use super::PacketBytes;
+use super::{PacketBytes, Window as _};
 use crate::address::Address;
 use crate::counters::Unparsed;
+use crate::opaque::blurred;
 
 /// Bytes of an Ethernet header without tags.
 pub const ETHERNET_LEN: u32 = 14;
 
 /// Most IPv6 extension headers that are walked; real traffic has two at most.
-pub const MAX_EXTENSION_HEADERS: usize = 6;
+pub const MAX_EXTENSION_HEADERS: u32 = 6;
 
-const MAX_VLAN_TAGS: usize = 2;
-const VLAN_TAG_LEN: usize = 4;
+const MAX_VLAN_TAGS: u32 = 2;
+const VLAN_TAG_LEN: u32 = 4;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -19,18 +20,32 @@ const ETHERTYPE_QINQ: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
+const IPV6_MORE_FRAGMENTS: u16 = 1;
+const IPV6_FRAGMENT_OFFSET: u16 = 0xfff8;
 const NEXT_HOP_BY_HOP: u8 = 0;
 const NEXT_ROUTING: u8 = 43;
 const NEXT_FRAGMENT: u8 = 44;
 const NEXT_DESTINATION: u8 = 60;
-const TCP_LEN: usize = 20;
+const IPV4_LEN: u32 = 20;
+const IPV6_LEN: u32 = 40;
+const TCP_LEN: u32 = 20;
+const IPV4_PLAIN: u8 = 0x45; // version 4, no options
 const FLAG_FIN: u8 = 0x01;
 const FLAG_SYN: u8 = 0x02;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
+const FLAGS: u8 = FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK;
+
+/// Above every offset of an IP header.
+const NETWORK_OFFSETS: u32 = 32;
+/// Above every offset of a TCP header.
+const TRANSPORT_OFFSETS: u32 = 1 << 14;
+const _: () = assert!(ETHERNET_LEN + MAX_VLAN_TAGS * VLAN_TAG_LEN < NETWORK_OFFSETS);
+const _: () = assert!(NETWORK_OFFSETS + IPV6_LEN + MAX_EXTENSION_HEADERS * 2048 < TRANSPORT_OFFSETS);
 
 /// A new TCP connection attempt: a SYN without ACK, RST and FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Attempt {
     /// Who asks.
     pub source: Address,
@@ -54,6 +69,8 @@ pub struct Attempt {
     pub ipv6: bool,
     /// The segment goes on in later fragments, so its length is unknown and it cannot be answered.
     pub fragmented: bool,
+    /// Keeps the layout free of implicit padding.
+    pub reserved: u16,
 }
 
 /// What a packet is to us.
@@ -78,6 +95,74 @@ pub fn parse<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) -> Parse
     }
 }
 
+/// Parses what nearly every frame is: Ethernet without tags, IP without options, extension headers and
+/// fragments. `None` means that only [`parse`] can tell; otherwise it says the same.
+#[inline(always)]
+pub fn parse_plain<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) -> Option<Parsed> {
+    const IPV4_AT: usize = ETHERNET_LEN as usize;
+    const IPV4_TCP_AT: usize = IPV4_AT + IPV4_LEN as usize;
+    const IPV6_TCP_AT: usize = IPV4_AT + IPV6_LEN as usize;
+    if link_header_len != ETHERNET_LEN {
+        return None;
+    }
+    let start = packet.window::<IPV4_TCP_AT>(0)?;
+    match start.be16::<12>() {
+        ETHERTYPE_IPV4 => {
+            if start.byte::<{ IPV4_AT + 9 }>() != PROTOCOL_TCP {
+                return Some(Parsed::Other);
+            }
+            let fragment = start.be16::<{ IPV4_AT + 6 }>();
+            if start.byte::<IPV4_AT>() != IPV4_PLAIN
+                || fragment & (IPV4_FRAGMENT_OFFSET | IPV4_MORE_FRAGMENTS) != 0
+            {
+                return None;
+            }
+            let tcp = packet.window::<{ TCP_LEN as usize }>(IPV4_TCP_AT)?;
+            if tcp.byte::<13>() & FLAGS != FLAG_SYN {
+                return Some(Parsed::Other);
+            }
+            if start.byte::<0>() & 1 != 0 {
+                return None;
+            }
+            let segment = Segment {
+                source: Address::from_v4(start.word::<{ IPV4_AT + 12 }>().to_ne_bytes()),
+                destination: Address::from_v4(start.word::<{ IPV4_AT + 16 }>().to_ne_bytes()),
+                network_offset: ETHERNET_LEN,
+                transport_offset: ETHERNET_LEN + IPV4_LEN,
+                len: u32::from(start.be16::<{ IPV4_AT + 2 }>()).saturating_sub(IPV4_LEN),
+                ipv6: false,
+                fragmented: false,
+            };
+            attempt(packet, &segment, tcp).map(Parsed::Attempt)
+        }
+        ETHERTYPE_IPV6 => {
+            if start.byte::<IPV4_AT>() >> 4 != 6 || start.byte::<{ IPV4_AT + 6 }>() != PROTOCOL_TCP {
+                return None;
+            }
+            let tcp = packet.window::<{ TCP_LEN as usize }>(IPV6_TCP_AT)?;
+            if tcp.byte::<13>() & FLAGS != FLAG_SYN {
+                return Some(Parsed::Other);
+            }
+            if start.byte::<0>() & 1 != 0 {
+                return None;
+            }
+            let (source, destination) = ipv6_addresses(packet, ETHERNET_LEN)?;
+            let segment = Segment {
+                source,
+                destination,
+                network_offset: ETHERNET_LEN,
+                transport_offset: ETHERNET_LEN + IPV6_LEN,
+                len: u32::from(start.be16::<{ IPV4_AT + 4 }>()),
+                ipv6: true,
+                fragmented: false,
+            };
+            attempt(packet, &segment, tcp).map(Parsed::Attempt)
+        }
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ => None,
+        _ => Some(Parsed::Other),
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Family {
     V4,
@@ -88,33 +173,35 @@ enum Family {
 fn find_network_header<P: PacketBytes + ?Sized>(
     packet: &P,
     link_header_len: u32,
-) -> Result<Option<(Family, usize)>, Unparsed> {
+) -> Result<Option<(Family, u32)>, Unparsed> {
     if link_header_len == 0 {
-        let Some([first]) = packet.read::<1>(0) else { return Err(Unparsed::TruncatedLink) };
-        return Ok(match first >> 4 {
+        let Some(first) = packet.window::<1>(0) else { return Err(Unparsed::TruncatedLink) };
+        return Ok(match first.byte::<0>() >> 4 {
             4 => Some((Family::V4, 0)),
             6 => Some((Family::V6, 0)),
             _ => None,
         });
     }
-    let Some(header) = packet.read::<14>(0) else { return Err(Unparsed::TruncatedLink) };
-    let [first_octet, .., type_high, type_low] = header;
+    let Some(header) = packet.window::<{ ETHERNET_LEN as usize }>(0) else {
+        return Err(Unparsed::TruncatedLink);
+    };
     // A group address is no address of ours: such a SYN starts no connection and must not be answered.
-    if first_octet & 1 != 0 {
+    if header.byte::<0>() & 1 != 0 {
         return Ok(None);
     }
-    let mut ethertype = u16::from_be_bytes([type_high, type_low]);
-    let mut offset = ETHERNET_LEN as usize;
+    let mut ethertype = header.be16::<12>();
+    let mut offset = ETHERNET_LEN;
     for _ in 0..MAX_VLAN_TAGS {
         if ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_QINQ {
             break;
         }
-        let Some([_, _, high, low]) = packet.read::<VLAN_TAG_LEN>(offset) else {
+        let Some(tag) = packet.window::<{ VLAN_TAG_LEN as usize }>(offset as usize) else {
             return Err(Unparsed::TruncatedLink);
         };
-        ethertype = u16::from_be_bytes([high, low]);
+        ethertype = tag.be16::<2>();
         offset += VLAN_TAG_LEN;
     }
+    let offset = blurred::<{ NETWORK_OFFSETS as u64 }>(offset);
     match ethertype {
         ETHERTYPE_IPV4 => Ok(Some((Family::V4, offset))),
         ETHERTYPE_IPV6 => Ok(Some((Family::V6, offset))),
@@ -124,33 +211,31 @@ fn find_network_header<P: PacketBytes + ?Sized>(
 }
 
 #[inline(always)]
-fn parse_ipv4<P: PacketBytes + ?Sized>(packet: &P, network_offset: usize) -> Parsed {
-    let Some(header) = packet.read::<20>(network_offset) else {
+fn parse_ipv4<P: PacketBytes + ?Sized>(packet: &P, network_offset: u32) -> Parsed {
+    let Some(header) = packet.window::<{ IPV4_LEN as usize }>(network_offset as usize) else {
         return Parsed::Unparsed(Unparsed::TruncatedIp);
     };
-    let [version_ihl, _, len_high, len_low, _, _, frag_high, frag_low, _, protocol, _, _, addresses @ ..] =
-        header;
-    if protocol != PROTOCOL_TCP {
+    if header.byte::<9>() != PROTOCOL_TCP {
         return Parsed::Other;
     }
+    let version_ihl = header.byte::<0>();
     let header_len = u32::from(version_ihl & 0x0f) * 4;
-    let total_len = u32::from(u16::from_be_bytes([len_high, len_low]));
-    if version_ihl >> 4 != 4 || header_len < 20 || total_len < header_len {
+    let total_len = u32::from(header.be16::<2>());
+    if version_ihl >> 4 != 4 || header_len < IPV4_LEN {
         return Parsed::Unparsed(Unparsed::BadIp);
     }
-    let fragment = u16::from_be_bytes([frag_high, frag_low]);
+    let fragment = header.be16::<6>();
     if fragment & IPV4_FRAGMENT_OFFSET != 0 {
         return Parsed::Unparsed(Unparsed::LaterFragment);
     }
-    let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
     parse_tcp(
         packet,
         &Segment {
-            source: Address::from_v4([s0, s1, s2, s3]),
-            destination: Address::from_v4([d0, d1, d2, d3]),
+            source: Address::from_v4(header.word::<12>().to_ne_bytes()),
+            destination: Address::from_v4(header.word::<16>().to_ne_bytes()),
             network_offset,
-            transport_offset: network_offset + header_len as usize,
-            len: total_len - header_len,
+            transport_offset: network_offset + header_len,
+            len: total_len.saturating_sub(header_len),
             ipv6: false,
             fragmented: fragment & IPV4_MORE_FRAGMENTS != 0,
         },
@@ -158,36 +243,36 @@ fn parse_ipv4<P: PacketBytes + ?Sized>(packet: &P, network_offset: usize) -> Par
 }
 
 #[inline(always)]
-fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: usize) -> Parsed {
-    let Some(header) = packet.read::<8>(network_offset) else {
+fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: u32) -> Parsed {
+    let Some(header) = packet.window::<8>(network_offset as usize) else {
         return Parsed::Unparsed(Unparsed::TruncatedIp);
     };
-    let [version, _, _, _, len_high, len_low, mut next, _] = header;
-    if version >> 4 != 6 {
+    if header.byte::<0>() >> 4 != 6 {
         return Parsed::Unparsed(Unparsed::BadIp);
     }
-    let mut len = u32::from(u16::from_be_bytes([len_high, len_low]));
-    let mut offset = network_offset + 40;
+    let mut len = u32::from(header.be16::<4>());
+    let mut next = header.byte::<6>();
+    let mut offset = network_offset + IPV6_LEN;
     let mut fragmented = false;
     for _ in 0..MAX_EXTENSION_HEADERS {
         let extension_len = match next {
             NEXT_HOP_BY_HOP | NEXT_ROUTING | NEXT_DESTINATION => {
-                let Some([following, words]) = packet.read::<2>(offset) else {
+                let Some(extension) = packet.window::<2>(offset as usize) else {
                     return Parsed::Unparsed(Unparsed::TruncatedExtension);
                 };
-                next = following;
-                (u32::from(words) + 1) * 8
+                next = extension.byte::<0>();
+                (u32::from(extension.byte::<1>()) + 1) * 8
             }
             NEXT_FRAGMENT => {
-                let Some([following, _, high, low]) = packet.read::<4>(offset) else {
+                let Some(extension) = packet.window::<4>(offset as usize) else {
                     return Parsed::Unparsed(Unparsed::TruncatedExtension);
                 };
-                let fragment = u16::from_be_bytes([high, low]);
-                if fragment & 0xfff8 != 0 {
+                let fragment = extension.be16::<2>();
+                if fragment & IPV6_FRAGMENT_OFFSET != 0 {
                     return Parsed::Unparsed(Unparsed::LaterFragment);
                 }
-                fragmented = fragmented || fragment & 1 != 0;
-                next = following;
+                fragmented = fragmented || fragment & IPV6_MORE_FRAGMENTS != 0;
+                next = extension.byte::<0>();
                 8
             }
             _ => break,
@@ -196,7 +281,7 @@ fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: usize) -> Par
             return Parsed::Unparsed(Unparsed::BadIp);
         }
         len -= extension_len;
-        offset += extension_len as usize;
+        offset = blurred::<{ TRANSPORT_OFFSETS as u64 }>(offset + extension_len);
     }
     match next {
         PROTOCOL_TCP => {}
@@ -205,17 +290,14 @@ fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: usize) -> Par
         }
         _ => return Parsed::Other,
     }
-    let Some(source) = packet.read::<16>(network_offset + 8) else {
-        return Parsed::Unparsed(Unparsed::TruncatedIp);
-    };
-    let Some(destination) = packet.read::<16>(network_offset + 24) else {
+    let Some((source, destination)) = ipv6_addresses(packet, network_offset) else {
         return Parsed::Unparsed(Unparsed::TruncatedIp);
     };
     parse_tcp(
         packet,
         &Segment {
-            source: Address::from_v6(source),
-            destination: Address::from_v6(destination),
+            source,
+            destination,
             network_offset,
             transport_offset: offset,
             len,
@@ -225,11 +307,19 @@ fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: usize) -> Par
     )
 }
 
+#[inline(always)]
+fn ipv6_addresses<P: PacketBytes + ?Sized>(packet: &P, network_offset: u32) -> Option<(Address, Address)> {
+    let header = packet.window::<{ IPV6_LEN as usize }>(network_offset as usize)?;
+    let source = [header.word::<8>(), header.word::<12>(), header.word::<16>(), header.word::<20>()];
+    let destination = [header.word::<24>(), header.word::<28>(), header.word::<32>(), header.word::<36>()];
+    Some((Address { words: source }, Address { words: destination }))
+}
+
 struct Segment {
     source: Address,
     destination: Address,
-    network_offset: usize,
-    transport_offset: usize,
+    network_offset: u32,
+    transport_offset: u32,
     len: u32,
     ipv6: bool,
     fragmented: bool,
@@ -238,30 +328,44 @@ struct Segment {
 #[inline(always)]
 fn parse_tcp<P: PacketBytes + ?Sized>(packet: &P, segment: &Segment) -> Parsed {
     // The flags alone decide for nearly every packet.
-    let Some([data_offset, flags]) = packet.read::<2>(segment.transport_offset + 12) else {
+    let Some(tcp) = packet.window::<{ TCP_LEN as usize }>(segment.transport_offset as usize) else {
         return Parsed::Unparsed(Unparsed::TruncatedTcp);
     };
-    if flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK) != FLAG_SYN {
+    if tcp.byte::<13>() & FLAGS != FLAG_SYN {
         return Parsed::Other;
     }
-    let Some([sp0, sp1, dp0, dp1, q0, q1, q2, q3]) = packet.read::<8>(segment.transport_offset) else {
-        return Parsed::Unparsed(Unparsed::TruncatedTcp);
-    };
-    let header_len = u32::from(data_offset >> 4) * 4;
-    if (header_len as usize) < TCP_LEN || header_len > segment.len {
-        return Parsed::Unparsed(Unparsed::BadTcp);
+    match attempt(packet, segment, tcp) {
+        Some(attempt) => Parsed::Attempt(attempt),
+        None => Parsed::Unparsed(Unparsed::BadTcp),
     }
-    Parsed::Attempt(Attempt {
+}
+
+/// The attempt of a SYN, or `None` where its lengths cannot be.
+#[inline(always)]
+fn attempt<P: PacketBytes + ?Sized>(
+    packet: &P,
+    segment: &Segment,
+    tcp: P::Window<{ TCP_LEN as usize }>,
+) -> Option<Attempt> {
+    let header_len = u32::from(tcp.byte::<12>() >> 4) * 4;
+    if header_len < TCP_LEN
+        || header_len > segment.len
+        || !packet.holds((segment.transport_offset + segment.len) as usize)
+    {
+        return None;
+    }
+    Some(Attempt {
         source: segment.source,
         destination: segment.destination,
-        source_port: u16::from_be_bytes([sp0, sp1]),
-        destination_port: u16::from_be_bytes([dp0, dp1]),
-        sequence: u32::from_be_bytes([q0, q1, q2, q3]),
+        source_port: tcp.be16::<0>(),
+        destination_port: tcp.be16::<2>(),
+        sequence: tcp.be32::<4>(),
         segment_len: segment.len,
         payload_len: segment.len - header_len,
-        network_offset: segment.network_offset as u32,
-        transport_offset: segment.transport_offset as u32,
+        network_offset: segment.network_offset,
+        transport_offset: segment.transport_offset,
         ipv6: segment.ipv6,
         fragmented: segment.fragmented,
+        reserved: 0,
     })
 }

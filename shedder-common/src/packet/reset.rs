@@ -1,17 +1,21 @@
 //! The RST that refuses a connection attempt (RFC 9293, 3.5.2, group 1: no connection exists and the segment
 //! carries no acknowledgement): sequence 0, acknowledging all that the SYN took.
 
+use super::Window as _;
 use super::checksum::Sum;
 use super::parse::Attempt;
 use crate::address::Address;
 
 /// Bytes of an IPv4 header without options.
-pub const IPV4_LEN: usize = 20;
+pub const IPV4_LEN: u32 = 20;
 /// Bytes of an IPv6 header.
-pub const IPV6_LEN: usize = 40;
+pub const IPV6_LEN: u32 = 40;
 /// Bytes of a TCP header without options.
-pub const TCP_LEN: usize = 20;
+pub const TCP_LEN: u32 = 20;
 
+const IPV4_TOTAL_LEN: u16 = 40;
+const IPV6_PAYLOAD_LEN: u16 = 20;
+const _: () = assert!(IPV4_TOTAL_LEN as u32 == IPV4_LEN + TCP_LEN && IPV6_PAYLOAD_LEN as u32 == TCP_LEN);
 const DATA_OFFSET_AND_FLAGS: u16 = 0x5014; // five words; RST and ACK
 const HOP_LIMIT: u8 = 64;
 const TCP: u8 = 6;
@@ -23,83 +27,93 @@ pub const fn acknowledgement(attempt: &Attempt) -> u32 {
     attempt.sequence.wrapping_add(1).wrapping_add(attempt.payload_len)
 }
 
-/// The TCP header of the RST, checksum included.
+/// The TCP header of the RST, checksum included, as words in memory order.
 #[must_use]
 #[inline(always)]
-pub const fn tcp_header(attempt: &Attempt) -> [u8; TCP_LEN] {
-    let [s0, s1] = attempt.destination_port.to_be_bytes();
-    let [d0, d1] = attempt.source_port.to_be_bytes();
-    let [a0, a1, a2, a3] = acknowledgement(attempt).to_be_bytes();
-    let [f0, f1] = DATA_OFFSET_AND_FLAGS.to_be_bytes();
-    let [c0, c1] = tcp_checksum(attempt).to_be_bytes();
-    [s0, s1, d0, d1, 0, 0, 0, 0, a0, a1, a2, a3, f0, f1, 0, 0, c0, c1, 0, 0]
+pub const fn tcp_header(attempt: &Attempt) -> [u32; TCP_LEN as usize / 4] {
+    let ports = halves(attempt.destination_port.to_be(), attempt.source_port.to_be());
+    let acknowledgement = acknowledgement(attempt).to_be();
+    let flags = halves(DATA_OFFSET_AND_FLAGS.to_be(), 0);
+    let sum = pseudo_header(attempt, TCP_LEN).add_word(ports).add_word(acknowledgement).add_word(flags);
+    [ports, 0, acknowledgement, flags, halves(sum.checksum_half(), 0)]
 }
 
-/// The checksum of that header over its pseudo-header.
+/// The checksum in a header that [`tcp_header`] made, as a number.
 #[must_use]
 #[inline(always)]
-pub const fn tcp_checksum(attempt: &Attempt) -> u16 {
-    pseudo_header(attempt, TCP_LEN as u32)
-        .add16(attempt.source_port)
-        .add16(attempt.destination_port)
-        .add32(acknowledgement(attempt))
-        .add16(DATA_OFFSET_AND_FLAGS)
-        .checksum()
+pub const fn checksum_of(header: &[u32; TCP_LEN as usize / 4]) -> u16 {
+    let [.., last] = *header;
+    let [high, low, ..] = last.to_ne_bytes();
+    u16::from_be_bytes([high, low])
 }
 
 /// Sum of the pseudo-header of a segment of that many bytes. Its direction does not matter.
-#[must_use]
 #[inline(always)]
-pub const fn pseudo_header(attempt: &Attempt, segment_len: u32) -> Sum {
+const fn pseudo_header(attempt: &Attempt, segment_len: u32) -> Sum {
     let sum = Sum::new().add16(TCP as u16).add32(segment_len);
     if attempt.ipv6 {
         add_address(add_address(sum, &attempt.source), &attempt.destination)
     } else {
-        sum.add_bytes(attempt.source.v4_octets()).add_bytes(attempt.destination.v4_octets())
+        let ([_, _, _, source], [_, _, _, destination]) = (attempt.source.words, attempt.destination.words);
+        sum.add_word(source).add_word(destination)
     }
 }
 
 #[inline(always)]
 const fn add_address(sum: Sum, address: &Address) -> Sum {
     let [a, b, c, d] = address.words;
-    sum.add_bytes(a.to_ne_bytes())
-        .add_bytes(b.to_ne_bytes())
-        .add_bytes(c.to_ne_bytes())
-        .add_bytes(d.to_ne_bytes())
+    sum.add_word(a).add_word(b).add_word(c).add_word(d)
 }
 
-/// The IPv4 header of the RST, checksum included.
+/// The IPv4 header of the RST, checksum included, as words in memory order.
 #[must_use]
 #[inline(always)]
-pub const fn ipv4_header(attempt: &Attempt) -> [u8; IPV4_LEN] {
-    let [s0, s1, s2, s3] = attempt.destination.v4_octets();
-    let [d0, d1, d2, d3] = attempt.source.v4_octets();
-    let [l0, l1] = ((IPV4_LEN + TCP_LEN) as u16).to_be_bytes();
+pub const fn ipv4_header(attempt: &Attempt) -> [u32; IPV4_LEN as usize / 4] {
+    let ([_, _, _, source], [_, _, _, destination]) = (attempt.destination.words, attempt.source.words);
+    let start = halves(0x4500_u16.to_be(), IPV4_TOTAL_LEN.to_be());
+    let fragment = halves(0, 0x4000_u16.to_be());
+    let protocol = u16::from_be_bytes([HOP_LIMIT, TCP]).to_be();
     let sum = Sum::new()
-        .add16(0x4500)
-        .add16((IPV4_LEN + TCP_LEN) as u16)
-        .add16(0x4000)
-        .add16(u16::from_be_bytes([HOP_LIMIT, TCP]))
-        .add_bytes([s0, s1, s2, s3])
-        .add_bytes([d0, d1, d2, d3]);
-    let [c0, c1] = sum.checksum().to_be_bytes();
-    [0x45, 0, l0, l1, 0, 0, 0x40, 0, HOP_LIMIT, TCP, c0, c1, s0, s1, s2, s3, d0, d1, d2, d3]
+        .add_word(start)
+        .add_word(fragment)
+        .add_word(halves(protocol, 0))
+        .add_word(source)
+        .add_word(destination);
+    [start, fragment, halves(protocol, sum.checksum_half()), source, destination]
 }
 
-/// The first 8 bytes of the IPv6 header of the RST; source and destination follow.
+/// The IPv6 header of the RST as words in memory order.
 #[must_use]
 #[inline(always)]
-pub const fn ipv6_start() -> [u8; 8] {
-    let [l0, l1] = (TCP_LEN as u16).to_be_bytes();
-    [0x60, 0, 0, 0, l0, l1, TCP, HOP_LIMIT]
+pub const fn ipv6_header(attempt: &Attempt) -> [u32; IPV6_LEN as usize / 4] {
+    let start = 0x6000_0000_u32.to_be();
+    let rest = halves(IPV6_PAYLOAD_LEN.to_be(), u16::from_be_bytes([TCP, HOP_LIMIT]).to_be());
+    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (attempt.destination.words, attempt.source.words);
+    [start, rest, s0, s1, s2, s3, d0, d1, d2, d3]
 }
 
-/// Ethernet destination and source of the answer to a frame that has `header` first.
+/// A word of two halves, each as it lies in memory.
+#[inline(always)]
+const fn halves(first: u16, second: u16) -> u32 {
+    if cfg!(target_endian = "little") {
+        first as u32 | (second as u32) << 16
+    } else {
+        (first as u32) << 16 | second as u32
+    }
+}
+
+/// Ethernet destination and source of the answer to a frame that begins with these words in memory order.
 #[must_use]
 #[inline(always)]
-pub const fn swapped_macs(header: [u8; 12]) -> [u8; 12] {
-    let [a, b, c, d, e, f, g, h, i, j, k, l] = header;
-    [g, h, i, j, k, l, a, b, c, d, e, f]
+pub const fn swapped_macs(header: [u32; 3]) -> [u32; 3] {
+    let [a, b, c] = header;
+    let ([b0, b1, b2, b3], [c0, c1, c2, c3]) = (b.to_ne_bytes(), c.to_ne_bytes());
+    let [a0, a1, a2, a3] = a.to_ne_bytes();
+    [
+        u32::from_ne_bytes([b2, b3, c0, c1]),
+        u32::from_ne_bytes([c2, c3, a0, a1]),
+        u32::from_ne_bytes([a2, a3, b0, b1]),
+    ]
 }
 
 /// Length of the frame that answers, given where the IP header lies and how long the SYN's frame was. An
@@ -107,8 +121,8 @@ pub const fn swapped_macs(header: [u8; 12]) -> [u8; 12] {
 #[must_use]
 #[inline(always)]
 pub const fn frame_len(attempt: &Attempt, link_header_len: u32, syn_len: u32) -> u32 {
-    let ip_len = if attempt.ipv6 { IPV6_LEN } else { IPV4_LEN } as u32;
-    let needed = attempt.network_offset + ip_len + TCP_LEN as u32;
+    let ip_len = if attempt.ipv6 { IPV6_LEN } else { IPV4_LEN };
+    let needed = attempt.network_offset + ip_len + TCP_LEN;
     if link_header_len == 0 || needed >= MIN_ETHERNET_FRAME || syn_len < MIN_ETHERNET_FRAME {
         needed
     } else {
@@ -133,22 +147,25 @@ pub fn build_frame(frame: &[u8], attempt: &Attempt, link_header_len: u32, reply:
     reply.get_mut(..network_offset)?.copy_from_slice(frame.get(..network_offset)?);
     if link_header_len != 0 {
         let macs = frame.first_chunk::<12>()?;
-        reply.first_chunk_mut::<12>()?.copy_from_slice(&swapped_macs(*macs));
+        let words = [macs.word::<0>(), macs.word::<4>(), macs.word::<8>()];
+        write_words(reply, &swapped_macs(words))?;
     }
-    let rest = reply.get_mut(network_offset..)?;
-    let rest = if attempt.ipv6 {
-        let (start, rest) = rest.split_first_chunk_mut::<8>()?;
-        *start = ipv6_start();
-        let (source, rest) = rest.split_first_chunk_mut::<16>()?;
-        *source = attempt.destination.octets();
-        let (destination, rest) = rest.split_first_chunk_mut::<16>()?;
-        *destination = attempt.source.octets();
-        rest
+    let headers = reply.get_mut(network_offset..)?;
+    let tcp = if attempt.ipv6 {
+        write_words(headers, &ipv6_header(attempt))?
     } else {
-        let (header, rest) = rest.split_first_chunk_mut::<IPV4_LEN>()?;
-        *header = ipv4_header(attempt);
-        rest
+        write_words(headers, &ipv4_header(attempt))?
     };
-    *rest.first_chunk_mut::<TCP_LEN>()? = tcp_header(attempt);
+    write_words(tcp, &tcp_header(attempt))?;
     Some(reply_len as usize)
+}
+
+/// Writes words as they lie in memory; what follows them is left.
+fn write_words<'a>(mut bytes: &'a mut [u8], words: &[u32]) -> Option<&'a mut [u8]> {
+    for word in words {
+        let (place, rest) = bytes.split_first_chunk_mut::<4>()?;
+        *place = word.to_ne_bytes();
+        bytes = rest;
+    }
+    Some(bytes)
 }

@@ -1,9 +1,13 @@
 //! Loading the programs.
 
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::LazyLock;
+
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{BtfTracePoint, SchedClassifier, Xdp};
 use aya::{Btf, Ebpf, EbpfLoader};
 use shedder_common::abi::{SocketOffsets, global, map, program};
+use shedder_common::fingerprint::Key;
 
 use super::object::OBJECT;
 use super::pins::Pins;
@@ -20,10 +24,17 @@ pub struct LoadOptions {
     pub bpf_log: Option<aya_log::Level>,
 }
 
+/// One for all programs of this process, which share their fingerprints.
+pub(super) static FINGERPRINT_KEY: LazyLock<Key> = LazyLock::new(|| {
+    // The hasher's keys come from the system's random numbers.
+    Key::new(std::array::from_fn(|index| RandomState::new().hash_one(index)))
+});
+
 /// Loads the object with its maps pinned, or taken from their pins; programs for devices with that link header.
 pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<Ebpf> {
     let paths: Vec<_> = map::ALL.into_iter().map(|name| (name, pins.map(name))).collect();
     let offsets = Wire(options.offsets);
+    let key = Wire(*FINGERPRINT_KEY);
     let log_level: u8 = options.bpf_log.map_or(0, |level| level as u8);
     let mut loader = EbpfLoader::new();
     loader
@@ -31,6 +42,7 @@ pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> 
         .override_global(global::NAMESPACE_INODE, &options.namespace_inode, true)
         .override_global(global::LINK_HEADER_LEN, &link_header_len, true)
         .override_global(global::SOCKET_OFFSETS, &offsets, true)
+        .override_global(global::FINGERPRINT_KEY, &key, true)
         .override_global("AYA_LOG_LEVEL", &log_level, false);
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());

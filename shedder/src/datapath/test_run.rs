@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use aya::Ebpf;
 use aya::programs::{TestRun as _, TestRunOptions};
 use shedder_common::abi::program;
+use shedder_common::fingerprint::Key;
 use shedder_common::packet::parse::ETHERNET_LEN;
 
 use super::pins::{PinLock, Pins};
@@ -108,6 +109,12 @@ impl TestBench {
     /// As there.
     pub fn read(&self) -> Result<Counters> {
         self.maps.read()
+    }
+
+    /// The secret of the programs' fingerprints, with which a test finds the same slots.
+    #[must_use]
+    pub fn fingerprint_key() -> Key {
+        *programs::FINGERPRINT_KEY
     }
 
     /// Instructions that the verifier walked through for a program.
