@@ -16,7 +16,7 @@ use shedder::datapath::{self, Pinned};
 use shedder::kernel::doctor::{self, Wants};
 use shedder::net::links;
 use shedder::snapshot::Snapshot;
-use shedder::trace::{self, Simulation};
+use shedder::trace::{self, Replay};
 use shedder::{config, pinned_snapshot};
 use tracing_subscriber::EnvFilter;
 
@@ -102,12 +102,11 @@ impl Parts for Program {
         })
     }
 
-    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure> {
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Replay, Failure> {
         let config = configuration(Some(config))?;
         let of_trace = |error: &dyn fmt::Display| Failure::wrong_use(format!("{}: {error}", trace.display()));
         let file = File::open(trace).map_err(|error| of_trace(&error))?;
-        trace::simulate(BufReader::new(file), &config.levels, &config.signals, |_, _| {})
-            .map_err(|error| of_trace(&error))
+        trace::replay(BufReader::new(file), &config).map_err(|error| of_trace(&error))
     }
 
     fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {

@@ -1,5 +1,7 @@
 //! What an operator sees of a level and does with it.
 
+#![cfg(test)]
+
 mod support;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Pressure moves the quotas of whom it concerns, and lets go again.
 
+#![cfg(test)]
+
 mod support;
 
 use std::fs;
@@ -135,7 +137,7 @@ fn what_lets_go_comes_down_in_steps_and_climbs_back() {
         step("normal", "emergency"),
     ];
     assert_eq!(steps, expected);
-    // A share never jumps: while it climbs it is between what it was and what it may be.
+    // One line for each step, and none for anything else.
     assert_eq!(bench.lines_of_log("The level of port:8080"), 4);
 }
 

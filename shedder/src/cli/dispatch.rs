@@ -9,7 +9,7 @@ use super::{
     check, completions, confirm, doctor, explain, level, mode, record, set, simulate, status, unload,
 };
 use crate::snapshot::Snapshot;
-use crate::trace::Simulation;
+use crate::trace::Replay;
 
 /// Where a daemon's things are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub trait Parts {
     ///
     /// # Errors
     /// An invalid configuration or trace is wrong use.
-    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure>;
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Replay, Failure>;
 
     /// What this host allows and what shedder would do with this configuration.
     ///

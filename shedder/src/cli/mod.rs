@@ -74,7 +74,7 @@ pub enum Verb {
     Level(level::LevelArgs),
     /// Write the live signals as a trace
     Record(record::RecordArgs),
-    /// Replay a trace through the daemon's level code
+    /// Replay a trace through the daemon's level and quota code
     Simulate(simulate::SimulateArgs),
     /// Remove every program, link, map and pin, with or without a daemon
     Unload(unload::UnloadArgs),

@@ -7,14 +7,16 @@ use clap::Args;
 
 use super::Failure;
 use super::output::write_text;
-use crate::trace::Simulation;
+use crate::trace::Replay;
 
 /// Arguments of `shedder simulate`.
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Replay a trace of signals through the level code of the daemon, from `normal`.\n\n\
+#[command(
+    long_about = "Replay a trace of signals through the level and quota code of the daemon, from `normal`.\n\n\
                         A trace has one reading per line of JSON; `shedder record` writes it, and so may you:\n\n  \
                         {\"t\":0.1,\"signal\":\"memory\",\"scope\":\"host\",\"value\":0.93}\n\n\
-                        `value` is null where it was unavailable; lines with the same `t` are one tick.")]
+                        `value` is null where it was unavailable; lines with the same `t` are one tick."
+)]
 pub struct SimulateArgs {
     /// Judge by this configuration file
     #[arg(long, value_name = "FILE")]
@@ -33,14 +35,14 @@ pub struct SimulateArgs {
 /// A wrong configuration or trace, with the line, is wrong use.
 pub fn simulate(
     args: &SimulateArgs,
-    replay: impl FnOnce(&Path, &Path) -> Result<Simulation, Failure>,
+    replay: impl FnOnce(&Path, &Path) -> Result<Replay, Failure>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let simulation = replay(&args.config, &args.trace)?;
+    let replay = replay(&args.config, &args.trace)?;
     if args.json {
-        let lines = simulation.json_lines().map_err(Failure::failed)?;
+        let lines = replay.simulation.json_lines().map_err(Failure::failed)?;
         out.write_all(lines.as_bytes())?;
         return Ok(());
     }
-    write_text(out, &simulation.text())
+    write_text(out, &replay.text())
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::control::protocol::{Command, Payload, Refusal};
 use crate::control::{ControlListener, ControlMessage, Recordings, serve};
 use crate::snapshot::Snapshot;
-use crate::trace::{self, Simulation};
+use crate::trace::{self, Replay};
 use crate::{config, snapshot_sample};
 
 /// Parts that say what they were asked; what is pinned is told to them.
@@ -39,11 +39,10 @@ impl Parts for Told {
     fn unload(&self, bpffs: &Path) -> Result<String, Failure> {
         Ok(format!("nothing is left under {}", bpffs.display()))
     }
-    fn simulate(&self, config: &Path, trace: &Path) -> Result<Simulation, Failure> {
+    fn simulate(&self, config: &Path, trace: &Path) -> Result<Replay, Failure> {
         let config = config::load(config).map_err(Failure::wrong_use)?;
         let trace = std::fs::read(trace).map_err(Failure::wrong_use)?;
-        trace::simulate(trace.as_slice(), &config.levels, &config.signals, |_, _| {})
-            .map_err(Failure::wrong_use)
+        trace::replay(trace.as_slice(), &config).map_err(Failure::wrong_use)
     }
     fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {
         Ok(format!("examined for {config:?}"))

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use shedder_common::class::CLASSES;
 use shedder_common::level::Level;
 
 use super::report::PressureFacts;
@@ -12,9 +11,9 @@ use crate::config::model::{Config, PortPolicy, RateLimit};
 use crate::datapath::Counters;
 use crate::levels::{Levels, TransitionEvent, Update};
 use crate::net::sockets::Listener;
-use crate::quota::Demand;
 use crate::quota::learned::LearnedRate;
 use crate::quota::ramp::Ramp;
+use crate::quota::{self, Demand};
 use crate::sensors::Sensors;
 use crate::sensors::context::ListenerFact;
 use crate::sensors::reading::{Reading, Scope};
@@ -123,7 +122,7 @@ impl Pressure {
             let range = range_of(policy);
             let cgroups = workloads.served(policy.first..=policy.last).flat_map(|(_, cgroups)| cgroups);
             let level = levels.policy_level(policy.first..=policy.last, cgroups);
-            let target = shares(config, level);
+            let target = quota::shares(&config.classes, level);
             let port = self.ports.entry(range).or_insert_with(|| Port::new(config));
             port.level = level;
             let shares = port.ramp.update(now, target, config.levels.ramp);
@@ -247,12 +246,4 @@ impl Port {
 
 const fn range_of(policy: &PortPolicy) -> PortRange {
     (policy.first, policy.last)
-}
-
-fn shares(config: &Config, level: Level) -> [f64; CLASSES] {
-    let mut shares = [1.0; CLASSES];
-    for (share, rules) in shares.iter_mut().zip(&config.classes) {
-        *share = rules.shares.get(level.index()).copied().unwrap_or(1.0);
-    }
-    shares
 }

@@ -5,6 +5,7 @@ pub mod ramp;
 
 use shedder_common::class::{CLASSES, Class};
 use shedder_common::gcra::{Rate, UNITS_PER_SECOND, units};
+use shedder_common::level::Level;
 use shedder_common::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, UNLIMITED};
 
 use crate::config::model::{Action, ClassRules, Config, Destinations, PortPolicy, RateLimit};
@@ -42,12 +43,18 @@ impl Demand {
     /// No pressure: the shares of level `normal`.
     #[must_use]
     pub fn normal(classes: &[ClassRules; CLASSES]) -> Self {
-        let mut shares = [1.0; CLASSES];
-        for (share, rules) in shares.iter_mut().zip(classes) {
-            *share = rules.shares.first().copied().unwrap_or(1.0);
-        }
-        Self { shares, learned_rate: None }
+        Self { shares: shares(classes, Level::Normal), learned_rate: None }
     }
+}
+
+/// The part of every limit that each class sees at a level, by [`Class::index`].
+#[must_use]
+pub fn shares(classes: &[ClassRules; CLASSES], level: Level) -> [f64; CLASSES] {
+    let mut shares = [1.0; CLASSES];
+    for (share, rules) in shares.iter_mut().zip(classes) {
+        *share = rules.shares.get(level.index()).copied().unwrap_or(1.0);
+    }
+    shares
 }
 
 /// The quota table that follows from configuration and demand, which is one entry for each port policy; a policy

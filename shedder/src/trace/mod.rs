@@ -10,9 +10,12 @@
 //! quotas, on which the probes of long-held levels depend.
 
 mod record;
+mod replay;
+mod shares;
 mod simulate;
 
 pub use record::{Recorded, Recorder};
+pub use replay::{Replay, replay};
 use serde::{Deserialize, Serialize};
 pub use simulate::{Simulation, TraceError, simulate};
 

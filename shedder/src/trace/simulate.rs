@@ -16,7 +16,7 @@ use crate::sensors::reading::{Reading, Scope, Unavailable};
 /// No line of a trace is longer.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Width of the timeline, characters.
-const TIMELINE_COLUMNS: usize = 60;
+pub(super) const TIMELINE_COLUMNS: usize = 60;
 
 /// A trace that cannot be replayed, with the line.
 #[derive(Debug, thiserror::Error)]

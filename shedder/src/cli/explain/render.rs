@@ -60,7 +60,8 @@ fn of_port(port: &PortExplanation, mode: &str, style: Style) -> String {
         [] => "no scope that bears on it is higher".to_owned(),
         scopes => {
             let scopes: Vec<String> = scopes.iter().map(|scope| clean(&name(scope))).collect();
-            format!("because {} is", scopes.join(" and "))
+            let verb = if scopes.len() == 1 { "is" } else { "are" };
+            format!("because {} {verb}", scopes.join(" and "))
         }
     };
     let mut text = format!("{}: {given_by}\n", style.strong(&clean(&title)));
