@@ -1,11 +1,12 @@
 //! What the attempts of a run amount to.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
 use xtask::testbed::{Fate, Outcome, Record, StatelessOutcome};
 
-use super::net::{CLASSES, class_of};
+use super::net::{CLASSES, PATTERN, class_of};
 use super::plan::{Planned, schedule};
 
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
@@ -32,7 +33,7 @@ pub(super) struct Observed {
     pub(super) load_cpu_busy_ratio: Option<f64>,
     /// How busy the CPU of the server was, 0..=1.
     pub(super) server_cpu_busy_ratio: Option<f64>,
-    /// The level of the port at the end of the step, where shedder runs.
+    /// The level of the port at the end of the step and the signals that demand one, where shedder runs.
     pub(super) level: Option<String>,
 }
 
@@ -53,6 +54,7 @@ pub(super) struct StepResult {
     /// What was offered, of the capacity.
     pub(super) factor: f64,
     pub(super) duration_seconds: f64,
+    pub(super) planned_per_second: f64,
     pub(super) offered_per_second: f64,
     pub(super) offered_with_sockets_per_second: f64,
     pub(super) useful_per_second: f64,
@@ -98,7 +100,7 @@ fn step(
     let stateless: Vec<_> = measured.stateless.records.iter().filter(within).collect();
     let by_class: Vec<_> = (0..CLASSES.len())
         .map(|class| {
-            let offered = stateless_offered(plan, index, class);
+            let offered = stateless_offered(&measured.stateless, plan, index, class);
             let refused = refused_between(&measured.stateless, index, class);
             class_result(class, &with_sockets, &stateless, offered, refused)
         })
@@ -122,6 +124,8 @@ fn step(
     StepResult {
         factor: planned.factor,
         duration_seconds: seconds,
+        planned_per_second: f64::from(planned.with_sockets_per_second)
+            + f64::from(planned.stateless_per_second),
         offered_per_second: counts.offered as f64 / seconds,
         offered_with_sockets_per_second: with_sockets.len() as f64 / seconds,
         useful_per_second,
@@ -167,15 +171,24 @@ fn class_result(
     (ClassResult { class: name, useful_p99_seconds: percentile(&latencies, 99), counts }, latencies)
 }
 
-/// How many attempts of a class the client without sockets makes in a step.
-fn stateless_offered(plan: &[Planned], index: usize, class: usize) -> u64 {
+/// How many attempts of a class the client without sockets made in a step.
+fn stateless_offered(outcome: &StatelessOutcome, plan: &[Planned], index: usize, class: usize) -> u64 {
     let total = |steps: &[Planned]| schedule(steps, |planned| planned.stateless_per_second).total();
     let before = total(plan.get(..index).unwrap_or_default());
     let after = total(plan.get(..=index).unwrap_or_default());
-    // The pattern of classes repeats every eight attempts, whatever the number of sources.
-    (before..after)
-        .filter(|attempt| usize::try_from(attempt % 8).is_ok_and(|place| class_of(place) == class))
-        .count() as u64
+    let left_out = outcome.left_out.iter().map(|range| range.start.max(before)..range.end.min(after));
+    let left_out: u64 = left_out.map(|range| of_class(&range, class)).sum();
+    of_class(&(before..after), class).saturating_sub(left_out)
+}
+
+/// How many attempts of a range are of a class: the pattern repeats, whatever the number of sources.
+fn of_class(attempts: &Range<u64>, class: usize) -> u64 {
+    let places = (0_u64..)
+        .take(PATTERN.len())
+        .filter(|place| usize::try_from(*place).is_ok_and(|place| class_of(place) == class));
+    let length = PATTERN.len() as u64;
+    let until = |end: u64, place: u64| (end + length - 1 - place) / length;
+    places.map(|place| until(attempts.end, place).saturating_sub(until(attempts.start, place))).sum()
 }
 
 fn refused_between(outcome: &StatelessOutcome, index: usize, class: usize) -> u64 {
@@ -271,7 +284,9 @@ mod tests {
     }
 
     fn measured(records: Vec<Record>, stateless: StatelessOutcome) -> Measured {
-        Measured { with_sockets: Outcome { records, ..Outcome::default() }, stateless, observed: Vec::new() }
+        let mut with_sockets = Outcome::default();
+        with_sockets.records = records;
+        Measured { with_sockets, stateless, observed: Vec::new() }
     }
 
     #[test]
@@ -308,18 +323,25 @@ mod tests {
         // At ten times the capacity 12,000 attempts in the fifth step, one in eight of them control.
         let refused = (0..7).map(|step| (ms(1000 * (step + 1)), vec![0, 100 * step, 7])).collect();
         let records = vec![record(1, 4500, 30, Fate::Useful), record(1, 4501, 300, Fate::GaveUp)];
-        let stateless = StatelessOutcome { records, refused, lags: vec![(ms(4100), ms(9))] };
+        let stateless = StatelessOutcome {
+            records,
+            refused,
+            lags: vec![(ms(4100), ms(9))],
+            // The second lies in the step after.
+            left_out: vec![0..8, 12_000..13_000],
+        };
         let steps = steps(&measured(Vec::new(), stateless), &plan, 1600.0);
         let [control, interactive, batch] = &steps[4].classes[..] else { panic!("three classes") };
-        assert_eq!(control.counts.offered, 1500);
-        assert_eq!(control.counts.too_late, 1500);
+        assert_eq!(control.counts.offered, 1499);
+        assert_eq!(control.counts.too_late, 1499);
         assert_eq!(
             interactive.counts,
-            Counts { offered: 4500, useful: 1, refused: 100, too_late: 4399, failed: 0 }
+            Counts { offered: 4497, useful: 1, refused: 100, too_late: 4396, failed: 0 }
         );
-        assert_eq!(batch.counts, Counts { offered: 6000, too_late: 6000, ..Counts::default() });
+        assert_eq!(batch.counts, Counts { offered: 5996, too_late: 5996, ..Counts::default() });
         assert_eq!(steps[4].client_lag_max_seconds, 0.009);
-        assert_eq!(steps[4].offered_per_second, 12_000.0);
+        assert_eq!(steps[4].offered_per_second, 11_992.0);
+        assert_eq!(steps[5].offered_per_second, 155_000.0);
     }
 
     #[test]

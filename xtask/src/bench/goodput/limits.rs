@@ -81,7 +81,8 @@ fn connections(capacity_per_second: f64) -> u32 {
 }
 
 fn policy(scenario: Scenario, net: &Net, capacity_per_second: f64) -> String {
-    let port = format!("[[port]]\nport = {PORT}\n");
+    // The load shares this machine's CPUs with the server, and what it presses is not what its server would see.
+    let port = format!("[signals.psi_cpu_some]\nenabled = false\n\n[[port]]\nport = {PORT}\n");
     match scenario {
         Scenario::Queue => port + "queue_wait = \"50ms\"\n",
         Scenario::EventLoop | Scenario::Nginx => {

@@ -13,7 +13,7 @@ const STATELESS_SOURCES: u8 = 64;
 /// Who connects: the pattern repeats over the sources, and so over the connections.
 pub(super) const CLASSES: [&str; 3] = ["control", "interactive", "batch"];
 /// Of eight connections one is control, three are interactive and four batch.
-const PATTERN: [u8; 8] = [0, 1, 2, 1, 2, 1, 2, 2];
+pub(super) const PATTERN: [u8; 8] = [0, 1, 2, 1, 2, 1, 2, 2];
 
 pub(super) struct Net {
     pub(super) client: Namespace,

@@ -21,6 +21,7 @@ const OVERLOADED_FACTOR: f64 = 2.5;
 /// A load that was later than this, or a CPU that was busier, says more of this machine than of the server.
 const LAG_SECONDS_MAX: f64 = 0.025;
 const BUSY_RATIO_MAX: f64 = 0.95;
+const OFFERED_RATIO_MIN: f64 = 0.95;
 
 const HEAD: [&str; 11] = [
     "",
@@ -110,6 +111,12 @@ impl Run {
         let mut remarks = Vec::new();
         for step in &self.steps {
             let at = format!("{name} at {}×", step.factor);
+            if step.offered_per_second < OFFERED_RATIO_MIN * step.planned_per_second {
+                let (offered, planned) = (step.offered_per_second, step.planned_per_second);
+                remarks.push(format!(
+                    "{at}: the load made {offered:.0} attempts a second of {planned:.0} planned"
+                ));
+            }
             if step.client_lag_max_seconds > LAG_SECONDS_MAX {
                 let lag = ms(Some(step.client_lag_max_seconds));
                 remarks.push(format!("{at}: the load was up to {lag} late (latencies include that)"));
@@ -121,7 +128,7 @@ impl Run {
             if let Some(ratio) = busy(step.observed.server_cpu_busy_ratio) {
                 remarks.push(format!("{at}: the CPU of the server was {} busy", percent(ratio)));
             }
-            if let Some(level) = step.observed.level.as_deref().filter(|level| *level != "normal") {
+            if let Some(level) = step.observed.level.as_deref().filter(|level| !level.starts_with("normal")) {
                 remarks.push(format!("{at}: it ended at level {level}"));
             }
             if step.counts.failed > 0 {
@@ -305,6 +312,7 @@ mod tests {
         StepResult {
             factor,
             duration_seconds: 1.0,
+            planned_per_second: 4000.0,
             offered_per_second: factor * 1600.0,
             offered_with_sockets_per_second: 800.0,
             useful_per_second: ratio * 1600.0,

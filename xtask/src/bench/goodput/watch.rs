@@ -61,7 +61,12 @@ fn now() -> Instant {
 fn level() -> Option<String> {
     let (_, body) = http_get(SocketAddr::from(ENDPOINT), "/status", STATUS_TIMEOUT).ok()?;
     let status: serde_json::Value = serde_json::from_str(&body).ok()?;
-    Some(status.get("ports")?.get(0)?.get("level")?.as_str()?.to_owned())
+    let word = |value: &serde_json::Value, key| Some(value.get(key)?.as_str()?.to_owned());
+    let level = word(status.get("ports")?.get(0)?, "level")?;
+    let signals = status.get("levels")?.as_array()?.iter().filter_map(|scope| word(scope, "signal"));
+    let mut signals: Vec<_> = signals.filter(|signal| !signal.is_empty()).collect();
+    signals.dedup();
+    Some(if signals.is_empty() { level } else { format!("{level} ({})", signals.join(", ")) })
 }
 
 /// Since boot, in the kernel's ticks.
@@ -85,7 +90,8 @@ fn cpu_times() -> io::Result<BTreeMap<usize, CpuTimes>> {
 
 fn parse(stat: &str) -> BTreeMap<usize, CpuTimes> {
     let line = |line: &str| {
-        let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let mut fields = line.strip_prefix("cpu")?.split(' ');
+        // The line of all CPUs together has no number.
         let cpu = fields.next()?.parse().ok()?;
         // user nice system idle iowait irq softirq steal; guest is within user.
         let times: Vec<u64> = fields.take(8).map_while(|field| field.parse().ok()).collect();

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use rustix::net::{
     AddressFamily, MMsgHdr, Protocol, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType,
     connect, ipproto, recv, sendmmsg, socket_with, sockopt,
 };
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 
 use self::filter::{Filter, passed};
 use self::segment::{ACK, FIN, PSH, SYN, Segment};
@@ -42,6 +45,10 @@ const BATCH: u64 = 64;
 /// How long it sleeps at most while it has something to send.
 const PACE: Duration = Duration::from_micros(250);
 const IDLE: Duration = Duration::from_millis(5);
+/// What is later than this is left out: a load that runs behind would go on after its end.
+const LAG_MAX: Duration = Duration::from_millis(50);
+/// Beside a client with sockets on the same CPU this one is the one to wait.
+const NICE: i32 = 5;
 const FIRST_PORT: u64 = 1024;
 const PORTS: u64 = 65_536 - FIRST_PORT;
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
@@ -71,6 +78,8 @@ pub struct StatelessOutcome {
     pub records: Vec<Record>,
     /// Refusals that arrived until a moment, by group, cumulative; in ascending order.
     pub refused: Vec<(Duration, Vec<u64>)>,
+    /// Attempts, by number, that came too late to be made, in ascending order.
+    pub left_out: Vec<Range<u64>>,
     /// How far a batch was behind its schedule, by the time for which it was intended.
     pub lags: Vec<(Duration, Duration)>,
 }
@@ -131,6 +140,7 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn new(load: &'a StatelessLoad, boundaries: &'a [Duration], live: &'a Live) -> io::Result<Self> {
         cpu::be_punctual(load.cpu)?;
+        setpriority_process(Some(gettid()), NICE)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let sender = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))?;
         connect(&sender, &SocketAddr::V4(SocketAddrV4::new(*load.target.ip(), 0)))?;
@@ -187,6 +197,7 @@ impl<'a> Client<'a> {
     /// Sends what is due, a batch at most; whether more is due.
     fn send_due(&mut self, now: Duration) -> io::Result<bool> {
         let due = self.load.schedule.due(now);
+        self.leave_out(now);
         if due <= self.sent {
             return Ok(false);
         }
@@ -200,6 +211,15 @@ impl<'a> Client<'a> {
         self.sent += count;
         self.live.offered.fetch_add(count, Ordering::Relaxed);
         Ok(due > self.sent)
+    }
+
+    fn leave_out(&mut self, now: Duration) {
+        let Some(oldest) = now.checked_sub(LAG_MAX) else { return };
+        let overdue = self.load.schedule.due(oldest);
+        if overdue > self.sent {
+            self.outcome.left_out.push(self.sent..overdue);
+            self.sent = overdue;
+        }
     }
 
     fn syn(&self, attempt: u64) -> Option<Vec<u8>> {
