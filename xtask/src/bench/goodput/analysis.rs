@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn groups_of_sources_are_classes() {
-        for (place, class) in (0..8).map(|place| (place, class_of(place))) {
+        for class in (0..8).map(class_of) {
             let group = u8::try_from(class).unwrap();
             assert_eq!(stateless_source(group, 1).octets()[2], group);
         }

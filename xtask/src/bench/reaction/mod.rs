@@ -1,5 +1,6 @@
 //! The time from a real stall to other quotas, and from its end back to normal.
 
+mod pressure;
 mod report;
 pub(crate) mod stall;
 mod watch;
@@ -11,16 +12,18 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tempfile::NamedTempFile;
 use xtask::testbed::{Cgroup, Namespace, VethPair};
 
+use self::pressure::Threshold;
 use self::report::{Report, Sample, StallReport};
 use self::stall::{BACKLOG, Kind};
-use self::watch::{Watch, is_normal, now};
+use self::watch::{Seen, Watch, is_normal, now};
 use super::write_json;
 use crate::daemon::Daemon;
 use crate::host;
@@ -49,8 +52,6 @@ const FILE_BYTES: u64 = 8 * MEMORY_BYTES;
 /// Fills three quarters of the listen backlog.
 const CLIENTS: u16 = BACKLOG / 4 * 3;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The window of PSI signals where the file does not say.
-const PSI_WINDOW_SECONDS: f64 = 1.0;
 
 impl Kind {
     const ALL: [Self; 4] = [Self::Cpu, Self::Memory, Self::Fds, Self::Accept];
@@ -74,14 +75,22 @@ impl Kind {
         }
     }
 
-    /// How long the stall must last by the default thresholds before anything may change.
-    const fn least_seconds(self) -> f64 {
+    /// What PSI must show before anything may change.
+    const fn threshold(self) -> Option<Threshold> {
         match self {
-            Self::Cpu => 0.8 * PSI_WINDOW_SECONDS,
-            Self::Memory => 0.02 * PSI_WINDOW_SECONDS,
-            Self::Fds | Self::Accept => 0.0,
+            Self::Cpu => Some(CPU_THRESHOLD),
+            Self::Memory => Some(MEMORY_THRESHOLD),
+            Self::Fds | Self::Accept => None,
         }
     }
+}
+
+const CPU_THRESHOLD: Threshold = Threshold { file: "cpu.pressure", lines: &[("some", ms(800))] };
+const MEMORY_THRESHOLD: Threshold =
+    Threshold { file: "memory.pressure", lines: &[("some", ms(100)), ("full", ms(20))] };
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
 }
 
 const SIGNALS: [&str; 10] = [
@@ -147,28 +156,64 @@ impl Bench {
     }
 
     fn sample(&mut self) -> anyhow::Result<Sample> {
-        let watch = Watch { server: &self.server, stop: &self.stop };
-        watch.until_calm()?;
+        Watch { server: &self.server, stop: &self.stop }.until_calm()?;
+        let cgroup = self.stall.cgroup.unified().to_owned();
+        let (threshold, done) = (self.kind.threshold(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let reached = threshold.map(|threshold| {
+                let done = &done;
+                scope.spawn(move || threshold.reached(&cgroup, done))
+            });
+            let stalled = self.stall_once();
+            done.store(true, Ordering::Relaxed);
+            let reached = reached.map(thread::ScopedJoinHandle::join).transpose();
+            let reached = reached.map_err(|_| anyhow::anyhow!("a thread panicked"))?.transpose()?.flatten();
+            stalled.map(|stalled| stalled.sample(reached))
+        })
+    }
+
+    fn stall_once(&mut self) -> anyhow::Result<Stalling> {
         let started = now();
         self.stall.say("start")?;
         let waiting = if self.kind == Kind::Accept { self.connect()? } else { Vec::new() };
+        let watch = Watch { server: &self.server, stop: &self.stop };
         let changed = watch.until("other quotas", |status| !is_normal(status))?;
         let ended = now();
         self.stall.say("stop")?;
         drop(waiting);
         let back = watch.until("normal quotas", is_normal)?;
-        Ok(Sample {
-            reaction_seconds: changed.at.saturating_duration_since(started).as_secs_f64(),
-            recovery_seconds: back.at.saturating_duration_since(ended).as_secs_f64(),
-            signal: changed.signal,
-            level: changed.level,
-        })
+        Ok(Stalling { started, changed, ended, back })
     }
 
     /// Clients that wait to be accepted.
     fn connect(&self) -> anyhow::Result<Vec<TcpStream>> {
         let connect = |_| TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
         self.client.enter(|| (0..CLIENTS).map(connect).collect::<Result<_, _>>())?.context("connect")
+    }
+}
+
+/// One repetition, as moments.
+struct Stalling {
+    started: Instant,
+    changed: Seen,
+    ended: Instant,
+    back: Seen,
+}
+
+impl Stalling {
+    /// `reached` is when PSI showed enough.
+    fn sample(self, reached: Option<Instant>) -> Sample {
+        let Self { started, changed, ended, back } = self;
+        // What was not seen to be reached before was reached by another scope.
+        let reached = reached.map(|reached| reached.min(changed.at));
+        Sample {
+            threshold_seconds: reached
+                .map(|reached| reached.saturating_duration_since(started).as_secs_f64()),
+            reaction_seconds: changed.at.saturating_duration_since(started).as_secs_f64(),
+            recovery_seconds: back.at.saturating_duration_since(ended).as_secs_f64(),
+            signal: changed.signal,
+            level: changed.level,
+        }
     }
 }
 
@@ -183,7 +228,7 @@ fn configuration(kind: Kind) -> String {
 struct Stalled {
     child: Child,
     orders: ChildStdin,
-    _cgroup: Cgroup,
+    cgroup: Cgroup,
     _file: Option<NamedTempFile>,
 }
 
@@ -202,9 +247,9 @@ impl Stalled {
         let mut child = server.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let orders = child.stdin.take().context("no pipe to the stall")?;
         let answers = child.stdout.take().context("no pipe from the stall")?;
-        let mut stalled = Self { child, orders, _cgroup: cgroup, _file: file };
+        let mut stalled = Self { child, orders, cgroup, _file: file };
         // Before it opens a socket, which then belongs to the control group too.
-        stalled._cgroup.add(stalled.child.id())?;
+        stalled.cgroup.add(stalled.child.id())?;
         stalled.say("listen")?;
         let mut answer = String::new();
         BufReader::new(answers).read_line(&mut answer)?;
