@@ -81,6 +81,14 @@ pub(super) struct ClassResult {
     pub(super) counts: Counts,
 }
 
+/// Answers per second of a server that always has something to do, without the time in which its queue fills.
+pub(super) fn capacity(records: &[Record], duration: Duration) -> f64 {
+    let start = duration / 5;
+    let useful = records.iter().filter(|record| record.fate == Fate::Useful);
+    let answers = useful.filter(|record| (start..duration).contains(&record.ended)).count();
+    answers as f64 / (duration - start).as_secs_f64().max(f64::MIN_POSITIVE)
+}
+
 /// The steps of a run.
 pub(super) fn steps(measured: &Measured, plan: &[Planned], capacity_per_second: f64) -> Vec<StepResult> {
     let step =
@@ -287,6 +295,14 @@ mod tests {
         let mut with_sockets = Outcome::default();
         with_sockets.records = records;
         Measured { with_sockets, stateless, observed: Vec::new() }
+    }
+
+    #[test]
+    fn the_capacity_is_that_of_the_time_with_a_full_queue() {
+        let records: Vec<_> = (0..100).map(|at| record(0, at * 10, 250, Fate::Useful)).collect();
+        // 100 a second from 250 ms on; what is answered after the end does not count.
+        assert_eq!(capacity(&records, ms(1000)), 75.0 / 0.8);
+        assert_eq!(capacity(&records, Duration::ZERO), 0.0);
     }
 
     #[test]

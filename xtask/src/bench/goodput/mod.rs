@@ -124,7 +124,7 @@ impl Bench {
         let live = self.live();
         let name = format!("{}, capacity", scenario.name());
         let outcome = progress::shown(&name, load.duration, &live, || load.run_in(&net.client, &live));
-        let capacity = explain(outcome)?.useful_per_second();
+        let capacity = analysis::capacity(&explain(outcome)?.records, load.duration);
         anyhow::ensure!(
             capacity >= 1.0,
             "{}: the server answers nobody even when it is alone",

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use xtask::testbed::{Schedule, Step};
 
+/// How much longer the last step is: a level is held for ten seconds.
+const LAST_STEPS: u32 = 4;
+
 /// Of the capacity. The last step shows the recovery.
 const FACTORS: [f64; 7] = [0.5, 1.0, 1.4, 2.5, 10.0, 100.0, 0.5];
 
@@ -31,10 +34,12 @@ impl Planned {
     }
 }
 
-/// The staircase for a capacity, each step as long as the others.
+/// The staircase for a capacity, each step but the last as long as the others.
 pub(super) fn plan(capacity_per_second: f64, step: Duration) -> Vec<Planned> {
     let mut start = Duration::ZERO;
-    let planned = FACTORS.into_iter().map(|factor| {
+    let last = FACTORS.len() - 1;
+    let planned = FACTORS.into_iter().enumerate().map(|(index, factor)| {
+        let duration = if index == last { step * LAST_STEPS } else { step };
         let total = whole(capacity_per_second * factor);
         let with_sockets_per_second = total.min(WITH_SOCKETS_PER_SECOND_MAX);
         let planned = Planned {
@@ -42,9 +47,9 @@ pub(super) fn plan(capacity_per_second: f64, step: Duration) -> Vec<Planned> {
             with_sockets_per_second,
             stateless_per_second: total - with_sockets_per_second,
             start,
-            duration: step,
+            duration,
         };
-        start += step;
+        start += duration;
         planned
     });
     planned.collect()
@@ -74,7 +79,7 @@ mod tests {
             plan.iter().map(|step| (step.with_sockets_per_second, step.stateless_per_second)).collect();
         let expected = [(800, 0), (1600, 0), (2240, 0), (4000, 0), (4000, 12_000), (4000, 156_000), (800, 0)];
         assert_eq!(offered, expected);
-        assert_eq!(plan.last().unwrap().end(), Duration::from_secs(14));
+        assert_eq!(plan.last().unwrap().end(), Duration::from_secs(20));
         assert!(plan[1].contains(Duration::from_secs(2)) && !plan[1].contains(Duration::from_secs(4)));
     }
 
