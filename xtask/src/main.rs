@@ -1,8 +1,11 @@
 //! The project's own commands: `cargo xtask help`.
 
+mod bench;
 mod checks;
+mod daemon;
 mod demo;
 mod host;
+mod progress;
 mod setup;
 mod tests;
 mod workspace;
@@ -36,6 +39,9 @@ enum Verb {
     Ci,
     /// Show a server that collapses under load, and the same server behind shedder (needs root)
     Demo,
+    /// Do what hurts, as the benchmark of reactions says through standard input
+    #[command(hide = true)]
+    Stall(bench::reaction::stall::Stall),
     /// Measure (needs root)
     Bench {
         #[command(subcommand)]
@@ -47,6 +53,10 @@ enum Verb {
 enum Bench {
     /// The cost of each decision in the kernel, per packet
     Packets,
+    /// Useful answers of three servers at up to a hundred times their capacity, with and without shedder
+    Goodput(bench::goodput::Options),
+    /// The time from a stall to other quotas, and back
+    Reaction(bench::reaction::Options),
 }
 
 fn main() -> ExitCode {
@@ -63,7 +73,9 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     if matches!(verb, Verb::Test | Verb::Ci | Verb::Demo | Verb::Bench { .. }) {
         host::require_root()?;
     }
-    setup::setup()?;
+    if !matches!(verb, Verb::Stall(_)) {
+        setup::setup()?;
+    }
     match verb {
         Verb::Setup => Ok(()),
         Verb::Build { release } => checks::build(release),
@@ -72,5 +84,8 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Ci => tests::test().and_then(|()| checks::lint()),
         Verb::Demo => demo::demo(),
         Verb::Bench { what: Bench::Packets } => checks::bench("packets"),
+        Verb::Bench { what: Bench::Goodput(options) } => bench::goodput::goodput(&options),
+        Verb::Bench { what: Bench::Reaction(options) } => bench::reaction::reaction(&options),
+        Verb::Stall(stall) => bench::reaction::stall::run(stall),
     }
 }

@@ -22,8 +22,14 @@ struct Package {
     why: &'static str,
 }
 
-const PACKAGES: [Package; 1] =
-    [Package { name: "iproute2", binary: "ip", why: "makes the network namespaces and links of the tests" }];
+const PACKAGES: &[Package] =
+    &[Package { name: "iproute2", binary: "ip", why: "makes the network namespaces and links of the tests" }];
+
+/// What only the benchmark of real services needs.
+const SERVICES: &[Package] = &[
+    Package { name: "nftables", binary: "nft", why: "limits connections, to be compared with" },
+    Package { name: "python3", binary: "python3", why: "runs the service with an event loop" },
+];
 
 /// A program from crates.io, kept in the cache by version.
 pub(crate) struct Tool {
@@ -48,7 +54,7 @@ pub(crate) const CARGO_DENY: Tool = Tool {
 /// Installs what is missing; says nothing when nothing is.
 pub(crate) fn setup() -> anyhow::Result<()> {
     components()?;
-    packages()?;
+    packages(PACKAGES)?;
     // Whoever names a linker of their own has one.
     if env::var_os("SHEDDER_BPF_LINKER").is_none() {
         BPF_LINKER.install()?;
@@ -71,8 +77,8 @@ fn components() -> anyhow::Result<()> {
         .with_context(|| format!("this compiler lacks {names}, which rustup would bring"))
 }
 
-fn packages() -> anyhow::Result<()> {
-    let missing: Vec<_> = PACKAGES.iter().filter(|package| !is_on_path(package.binary)).collect();
+fn packages(wanted: &[Package]) -> anyhow::Result<()> {
+    let missing: Vec<_> = wanted.iter().filter(|package| !is_on_path(package.binary)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -82,20 +88,56 @@ fn packages() -> anyhow::Result<()> {
     for package in missing {
         eprintln!("installing {}: {}", package.name, package.why);
     }
-    let apt = |arguments: &[&str]| {
-        let mut apt = Command::new("apt-get");
-        apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-        apt
-    };
     run(&mut apt(&["--quiet", "update"]))?;
     let install = ["--quiet", "install", "--yes", "--no-install-recommends"];
     run(apt(&install).args(&names)).context(by_hand)
 }
 
+fn apt(arguments: &[&str]) -> Command {
+    let mut apt = Command::new("apt-get");
+    apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    apt
+}
+
+/// Installs what the benchmark of real services compares with; says nothing when nothing is missing.
+pub(crate) fn services() -> anyhow::Result<()> {
+    packages(SERVICES)
+}
+
+/// Where nginx is. The package is unpacked into the cache and not installed, since that would start a service on
+/// this machine.
+pub(crate) fn nginx() -> anyhow::Result<PathBuf> {
+    if let Some(installed) = find_on_path("nginx") {
+        return Ok(installed);
+    }
+    let root = cache()?.join("nginx");
+    let binary = root.join("usr/sbin/nginx");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    let by_hand = "install nginx with the package manager of this system";
+    anyhow::ensure!(is_on_path("apt-get") && is_on_path("dpkg-deb"), by_hand);
+    eprintln!("unpacking nginx into {}: a service with an upstream", root.display());
+    run(&mut apt(&["--quiet", "update"]))?;
+    let download = tempfile::Builder::new().prefix("shedder-").tempdir()?;
+    run(apt(&["--quiet", "download", "nginx"]).current_dir(&download)).context(by_hand)?;
+    for package in fs::read_dir(&download)? {
+        run(Command::new("dpkg-deb").arg("--extract").arg(package?.path()).arg(&root))?;
+    }
+    anyhow::ensure!(binary.is_file(), "the package nginx has no {}: {by_hand}", binary.display());
+    Ok(binary)
+}
+
 fn is_on_path(binary: &str) -> bool {
+    find_on_path(binary).is_some()
+}
+
+/// The system's own directories come first: a version manager's stand-in would only start the real one.
+pub(crate) fn find_on_path(binary: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    env::split_paths(&path).chain(system).any(|directory| directory.join(binary).is_file())
+    let system = ["/usr/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut directories = system.into_iter().chain(env::split_paths(&path));
+    directories.find_map(|directory| Some(directory.join(binary)).filter(|file| file.is_file()))
 }
 
 impl Tool {

@@ -1,8 +1,9 @@
 //! Where the workspace and its cache are, and how commands run there.
 
 use std::env;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
@@ -31,6 +32,25 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| line(command))?;
     anyhow::ensure!(status.success(), "`{}` failed ({status})", line(command));
     Ok(())
+}
+
+/// Builds the daemon with optimisation and says where it is.
+pub(crate) fn build_shedder() -> anyhow::Result<PathBuf> {
+    let arguments = ["build", "--release", "--locked", "--package", "shedder", "--bin", "shedder"];
+    let mut child = cargo(&arguments)
+        .arg("--message-format=json-render-diagnostics")
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cargo build")?;
+    let mut shedder = None;
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).lines() {
+            let message: serde_json::Value = serde_json::from_str(&line?).context("a message of cargo")?;
+            shedder = message.get("executable").and_then(|path| path.as_str()).map(PathBuf::from).or(shedder);
+        }
+    }
+    anyhow::ensure!(child.wait()?.success(), "shedder does not build");
+    shedder.context("cargo did not say where it put shedder")
 }
 
 fn line(command: &Command) -> String {

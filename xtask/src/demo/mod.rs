@@ -1,26 +1,22 @@
 //! A server that collapses under load, and the same server behind shedder.
 
-mod daemon;
-mod progress;
 mod report;
 
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use xtask::testbed::{Live, Load, Namespace, Pace, Server, ServerOptions, VethPair, cpus};
 
-use self::daemon::Daemon;
 use self::report::{Report, Row};
-use crate::host;
-use crate::workspace::{cargo, root};
+use crate::daemon::Daemon;
+use crate::workspace::{build_shedder, root};
+use crate::{host, progress};
 
 const PORT: u16 = 8080;
 /// Enough to keep the server busy, too few to wait long.
@@ -35,12 +31,8 @@ const CLIENT_ADDRESSES: u8 = 16;
 /// `cargo xtask demo`
 pub(crate) fn demo() -> anyhow::Result<()> {
     host::mount_bpffs()?;
-    // The signals end the measurement, and all that was made goes the ordinary way.
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let shedder = build()?;
+    let stop = host::stop_on_signals()?;
+    let shedder = build_shedder()?;
     let bench = Bench::new(stop)?;
     let report = Report::new(bench.alone()?, bench.without_shedder()?, bench.with_shedder(shedder)?);
     let file = root().join("target/demo.json");
@@ -50,23 +42,8 @@ pub(crate) fn demo() -> anyhow::Result<()> {
     report.verdict()
 }
 
-/// Builds the daemon and says where it is.
-fn build() -> anyhow::Result<PathBuf> {
-    let arguments = ["build", "--release", "--locked", "--package", "shedder", "--bin", "shedder"];
-    let mut child = cargo(&arguments)
-        .arg("--message-format=json-render-diagnostics")
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cargo build")?;
-    let mut shedder = None;
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines() {
-            let message: serde_json::Value = serde_json::from_str(&line?).context("a message of cargo")?;
-            shedder = message.get("executable").and_then(|path| path.as_str()).map(PathBuf::from).or(shedder);
-        }
-    }
-    anyhow::ensure!(child.wait()?.success(), "shedder does not build");
-    shedder.context("cargo did not say where it put shedder")
+fn policy() -> String {
+    format!("[[port]]\nport = {PORT}\nqueue_wait = \"50ms\"\nconnections = 400")
 }
 
 /// Two namespaces, a client in one, a server in the other.
@@ -115,7 +92,7 @@ impl Bench {
 
     fn with_shedder(&self, shedder: PathBuf) -> anyhow::Result<Row> {
         let server = self.start_server()?;
-        let daemon = Daemon::start(&shedder, &self.server, &self.interface, PORT, &self.stop)?;
+        let daemon = Daemon::start(&shedder, &self.server, &self.interface, &policy(), &self.stop)?;
         let row = self.measure("with shedder", &self.load, server)?;
         daemon.stop()?;
         Ok(row)

@@ -7,17 +7,27 @@ use std::time::Duration;
 use rustix::io::{Errno, read, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 
-use super::server::ANSWER;
+use super::server::is_answer;
 
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: testbed\r\nConnection: close\r\n\r\n";
+pub(super) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: testbed\r\nConnection: close\r\n\r\n";
 
 /// One connection, from SYN to the complete answer.
 pub(super) struct Attempt {
     pub(super) socket: OwnedFd,
-    /// When it should have started, from the start of the load.
-    pub(super) intended: Duration,
+    pub(super) life: Life,
     pub(super) connected: bool,
     answer: Vec<u8>,
+}
+
+/// What is known of an attempt before it ends; times from the start of the load.
+#[derive(Clone, Copy)]
+pub(super) struct Life {
+    /// Its place among the load's sources.
+    pub(super) source: usize,
+    /// When it should have started.
+    pub(super) intended: Duration,
+    /// When it did.
+    pub(super) started: Duration,
 }
 
 /// How an attempt ended.
@@ -38,11 +48,7 @@ impl From<Errno> for End {
 
 impl Attempt {
     /// Sends the SYN.
-    pub(super) fn start(
-        target: SocketAddr,
-        source: Option<IpAddr>,
-        intended: Duration,
-    ) -> rustix::io::Result<Self> {
+    pub(super) fn start(target: SocketAddr, source: Option<IpAddr>, life: Life) -> rustix::io::Result<Self> {
         let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -53,7 +59,7 @@ impl Attempt {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno),
         }
-        Ok(Self { socket, intended, connected: false, answer: Vec::new() })
+        Ok(Self { socket, life, connected: false, answer: Vec::new() })
     }
 
     /// Does what the socket allows now; the end, once there is one.
@@ -75,7 +81,7 @@ impl Attempt {
         let mut chunk = [0; 256];
         loop {
             match read(&self.socket, &mut chunk) {
-                Ok(0) if self.answer == ANSWER => return Ok(Some(End::Answered)),
+                Ok(0) if is_answer(&self.answer) => return Ok(Some(End::Answered)),
                 Ok(0) => return Ok(Some(End::Failed("closed without a complete answer".to_owned()))),
                 Ok(count) => self.answer.extend(chunk.iter().take(count)),
                 Err(Errno::AGAIN) => return Ok(None),

@@ -11,10 +11,11 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::attempt::{Attempt, End};
+use super::attempt::{Attempt, End, Life};
 use super::clock;
 use super::load::{Live, Load};
 use super::outcome::Outcome;
+use super::record::{Fate, Record};
 
 /// How often the client looks whether it shall stop.
 const STOP_CHECK: Duration = Duration::from_millis(50);
@@ -31,7 +32,7 @@ pub(super) struct Client<'a> {
     /// In ascending order, since patience is the same for all; also of attempts that are done.
     deadlines: VecDeque<(Duration, u64)>,
     outcome: Outcome,
-    latencies: Vec<Duration>,
+    records: Vec<Record>,
 }
 
 impl<'a> Client<'a> {
@@ -44,7 +45,7 @@ impl<'a> Client<'a> {
             attempts: HashMap::new(),
             deadlines: VecDeque::new(),
             outcome: Outcome::over(load.duration),
-            latencies: Vec::new(),
+            records: Vec::new(),
         })
     }
 
@@ -67,7 +68,7 @@ impl<'a> Client<'a> {
                 self.handle(event.data.u64());
             }
         }
-        Ok(self.outcome.with_latencies(self.latencies))
+        Ok(self.outcome.with_records(self.records))
     }
 
     fn now(&self) -> Duration {
@@ -86,29 +87,32 @@ impl<'a> Client<'a> {
                 return Some(intended);
             }
             self.outcome.lag_max = self.outcome.lag_max.max(now - intended);
-            self.attempt(intended);
+            self.attempt(intended, now);
         }
         Some(self.now())
     }
 
-    fn attempt(&mut self, intended: Duration) {
+    fn attempt(&mut self, intended: Duration, now: Duration) {
         let id = self.outcome.offered;
+        let life = Life { source: self.source(id), intended, started: now };
         self.outcome.offered += 1;
         self.live.offered.fetch_add(1, Ordering::Relaxed);
-        match self.open(id, intended) {
+        match self.open(id, life) {
             Ok(attempt) => {
                 self.deadlines.push_back((intended + self.load.patience, id));
                 self.attempts.insert(id, attempt);
             }
-            Err(errno) => self.end(intended, errno.into()),
+            Err(errno) => self.end(life, errno.into()),
         }
     }
 
-    fn open(&self, id: u64, intended: Duration) -> rustix::io::Result<Attempt> {
-        let sources = &self.load.sources;
-        let turn = usize::try_from(id).unwrap_or(usize::MAX).checked_rem(sources.len());
-        let source = turn.and_then(|turn| sources.get(turn)).copied();
-        let attempt = Attempt::start(self.load.target, source, intended)?;
+    fn source(&self, id: u64) -> usize {
+        usize::try_from(id).unwrap_or(usize::MAX).checked_rem(self.load.sources.len()).unwrap_or(0)
+    }
+
+    fn open(&self, id: u64, life: Life) -> rustix::io::Result<Attempt> {
+        let source = self.load.sources.get(life.source).copied();
+        let attempt = Attempt::start(self.load.target, source, life)?;
         let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, &attempt.socket, EventData::new_u64(id), edges)?;
         Ok(attempt)
@@ -122,7 +126,7 @@ impl<'a> Client<'a> {
                     return Some(deadline);
                 }
                 if let Some(attempt) = self.attempts.remove(&id) {
-                    self.gave_up(attempt.connected);
+                    self.gave_up(&attempt);
                 }
             }
             self.deadlines.pop_front();
@@ -130,10 +134,11 @@ impl<'a> Client<'a> {
         None
     }
 
-    fn gave_up(&mut self, connected: bool) {
+    fn gave_up(&mut self, attempt: &Attempt) {
         self.live.gave_up.fetch_add(1, Ordering::Relaxed);
         self.outcome.gave_up += 1;
-        self.outcome.gave_up_unconnected += u64::from(!connected);
+        self.outcome.gave_up_unconnected += u64::from(!attempt.connected);
+        self.record(attempt.life, Fate::GaveUp);
     }
 
     /// Until something happens or is due. `epoll_wait` itself knows only milliseconds on older kernels.
@@ -150,29 +155,36 @@ impl<'a> Client<'a> {
 
     fn handle(&mut self, id: u64) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        if let Some(end) = attempt.advance() {
-            let intended = attempt.intended;
-            let connected = attempt.connected;
-            self.attempts.remove(&id);
-            if self.now().saturating_sub(intended) > self.load.patience {
-                self.gave_up(connected);
-            } else {
-                self.end(intended, end);
-            }
+        let Some(end) = attempt.advance() else { return };
+        let Some(attempt) = self.attempts.remove(&id) else { return };
+        if self.now().saturating_sub(attempt.life.intended) > self.load.patience {
+            self.gave_up(&attempt);
+        } else {
+            self.end(attempt.life, end);
         }
     }
 
-    fn end(&mut self, intended: Duration, end: End) {
-        match end {
+    fn end(&mut self, life: Life, end: End) {
+        let fate = match end {
             End::Answered => {
                 self.live.useful.fetch_add(1, Ordering::Relaxed);
-                self.latencies.push(self.now().saturating_sub(intended));
+                Fate::Useful
             }
             End::Refused => {
                 self.live.refused.fetch_add(1, Ordering::Relaxed);
                 self.outcome.refused += 1;
+                Fate::Refused
             }
-            End::Failed(why) => *self.outcome.failed.entry(why).or_default() += 1,
-        }
+            End::Failed(why) => {
+                *self.outcome.failed.entry(why).or_default() += 1;
+                Fate::Failed
+            }
+        };
+        self.record(life, fate);
+    }
+
+    fn record(&mut self, life: Life, fate: Fate) {
+        let Life { source, intended, started } = life;
+        self.records.push(Record { source, intended, started, ended: self.now(), fate });
     }
 }

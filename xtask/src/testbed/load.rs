@@ -10,9 +10,10 @@ use super::client::Client;
 use super::cpu;
 use super::namespace::Namespace;
 use super::outcome::Outcome;
+use super::schedule::Schedule;
 
 /// When connections are attempted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// At fixed times, however the server fares.
     Open {
@@ -24,6 +25,8 @@ pub enum Pace {
         /// Concurrent connections.
         connections: usize,
     },
+    /// As [`Pace::Open`], with a rate that changes; set the load's `duration` to the schedule's.
+    Steps(Schedule),
 }
 
 /// A load of fresh connections, each with one HTTP request, on a [`super::Server`].
@@ -98,12 +101,13 @@ impl Load {
     /// When the connection after `offered` earlier ones shall start, counted from the start of the load;
     /// `None` when it waits for another to end.
     pub(super) fn intended(&self, offered: u64, under_way: usize, now: Duration) -> Option<Duration> {
-        match self.pace {
+        match &self.pace {
             Pace::Open { per_second } => {
-                let ns = u128::from(offered) * 1_000_000_000 / u128::from(per_second.max(1));
+                let ns = u128::from(offered) * 1_000_000_000 / u128::from((*per_second).max(1));
                 Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
             }
-            Pace::Closed { connections } => (under_way < connections).then_some(now),
+            Pace::Closed { connections } => (under_way < *connections).then_some(now),
+            Pace::Steps(schedule) => Some(schedule.intended(offered).unwrap_or(Duration::MAX)),
         }
     }
 }
@@ -112,6 +116,7 @@ impl Load {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::schedule::Step;
     use super::*;
 
     fn load(pace: Pace) -> Load {
@@ -126,6 +131,14 @@ mod tests {
             assert_eq!(load.intended(1, under_way, now), Some(Duration::from_micros(250)));
             assert_eq!(load.intended(40_000, under_way, now), Some(Duration::from_secs(10)));
         }
+    }
+
+    #[test]
+    fn a_load_in_steps_ends_with_the_last() {
+        let step = Step { per_second: 10, duration: Duration::from_secs(1) };
+        let load = load(Pace::Steps(Schedule::new([step])));
+        assert_eq!(load.intended(9, 0, Duration::ZERO), Some(Duration::from_millis(900)));
+        assert_eq!(load.intended(10, 0, Duration::ZERO), Some(Duration::MAX));
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! ```
 
 mod attempt;
+mod cgroup;
 mod client;
 mod clock;
 mod cpu;
@@ -30,9 +31,13 @@ mod load;
 mod namespace;
 mod outcome;
 mod pins;
+mod record;
+mod schedule;
 mod server;
+mod stateless;
 mod veth;
 
+pub use cgroup::Cgroup;
 pub use cpu::cpus;
 pub use http::http_get;
 pub use leftovers::Leftovers;
@@ -40,5 +45,8 @@ pub use load::{Live, Load, Pace};
 pub use namespace::Namespace;
 pub use outcome::Outcome;
 pub use pins::PinDirectory;
-pub use server::{Server, ServerCounts, ServerOptions};
+pub use record::{Fate, Record};
+pub use schedule::{Schedule, Step};
+pub use server::{Server, ServerCounts, ServerOptions, listen_on};
+pub use stateless::{STATELESS_NETWORK, StatelessLoad, StatelessOutcome, stateless_source};
 pub use veth::{End, Sources, VethPair};

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::record::{Fate, Record};
+
 /// What became of each connection that a [`super::Load`] attempted.
 ///
 /// `offered` is the sum of [`Outcome::useful`], `refused`, `gave_up` and all that `failed`.
@@ -22,6 +24,8 @@ pub struct Outcome {
     pub duration: Duration,
     /// How far the client itself was ever behind its schedule. Latencies count from the schedule all the same.
     pub lag_max: Duration,
+    /// Every attempt, in the order in which they ended.
+    pub records: Vec<Record>,
     /// Of useful answers, from the intended start, ascending.
     latencies: Vec<Duration>,
 }
@@ -32,10 +36,12 @@ impl Outcome {
         Self { duration, ..Self::default() }
     }
 
-    /// Sorts the latencies in.
-    pub(crate) fn with_latencies(mut self, mut latencies: Vec<Duration>) -> Self {
-        latencies.sort_unstable();
-        self.latencies = latencies;
+    /// Takes the attempts in, and sorts the latencies of the useful ones.
+    pub(crate) fn with_records(mut self, records: Vec<Record>) -> Self {
+        let useful = records.iter().filter(|record| record.fate == Fate::Useful);
+        self.latencies = useful.map(Record::latency).collect();
+        self.latencies.sort_unstable();
+        self.records = records;
         self
     }
 
@@ -81,8 +87,16 @@ mod tests {
     use super::*;
 
     fn outcome(latencies: impl IntoIterator<Item = u64>) -> Outcome {
-        let latencies = latencies.into_iter().map(Duration::from_millis).collect();
-        Outcome::over(Duration::from_secs(2)).with_latencies(latencies)
+        let useful = |ms| Record {
+            source: 0,
+            intended: Duration::from_secs(1),
+            started: Duration::from_secs(1),
+            ended: Duration::from_secs(1) + Duration::from_millis(ms),
+            fate: Fate::Useful,
+        };
+        let refused = Record { fate: Fate::Refused, ..useful(7) };
+        let records = latencies.into_iter().map(useful).chain([refused]).collect();
+        Outcome::over(Duration::from_secs(2)).with_records(records)
     }
 
     #[test]

@@ -19,6 +19,11 @@ use super::namespace::Namespace;
 /// What every request is answered with.
 pub(crate) const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n";
 
+/// Whether these bytes are a whole answer: ours, or with further headers that of a proxy in front.
+pub(super) fn is_answer(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"HTTP/1.1 200 ") && bytes.ends_with(b"\r\n\r\nok\n")
+}
+
 /// How often an idle server looks whether it shall stop.
 const IDLE_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
@@ -138,7 +143,11 @@ impl Drop for Server {
     }
 }
 
-fn listen_on(address: SocketAddr, backlog: u16) -> io::Result<TcpListener> {
+/// A non-blocking listener with a backlog of its own, in the namespace of the calling thread.
+///
+/// # Errors
+/// When the address is taken or not there.
+pub fn listen_on(address: SocketAddr, backlog: u16) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -242,6 +251,15 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn an_answer_is_whole_and_good() {
+        assert!(is_answer(ANSWER));
+        assert!(is_answer(b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\nok\n"));
+        assert!(!is_answer(&ANSWER[..ANSWER.len() - 1]));
+        assert!(!is_answer(b"HTTP/1.1 502 Bad Gateway\r\n\r\nok\n"));
+        assert!(!is_answer(b""));
+    }
 
     #[test]
     fn late_wake_ups_do_not_add_up() {

@@ -102,6 +102,14 @@ impl End {
         Ok(sources)
     }
 
+    /// Sends what is for `network` through a neighbour on this link.
+    ///
+    /// # Errors
+    /// With the words of `ip`.
+    pub fn add_route(&self, network: &str, through: Ipv4Addr) -> anyhow::Result<()> {
+        ip(&["-netns", &self.namespace, "route", "add", network, "via", &through.to_string()])
+    }
+
     fn add_address(&self, address: IpAddr) -> anyhow::Result<()> {
         let with_prefix = format!("{address}/{}", if address.is_ipv4() { 24 } else { 64 });
         let mut arguments =

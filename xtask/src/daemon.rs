@@ -1,4 +1,4 @@
-//! The daemon under demonstration.
+//! The daemon in front of a demonstration or a benchmark.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use xtask::testbed::{Namespace, PinDirectory, http_get};
 
-const ENDPOINT: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9464);
+/// Where it answers, in its namespace.
+pub(crate) const ENDPOINT: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9464);
 const STEP: Duration = Duration::from_millis(50);
 const READY_STEPS: u32 = 300;
 const STOP_STEPS: u32 = 200;
@@ -27,19 +28,20 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `shedder run` within `namespace`, in front of `port` on `interface`, and waits until it is ready.
+    /// Starts `shedder run` within `namespace` on `interface`, in mode `enforce`, and waits until it is ready.
+    /// `rest` is what its configuration says beyond that, in TOML.
     pub(crate) fn start(
         shedder: &Path,
         namespace: &Namespace,
         interface: &str,
-        port: u16,
+        rest: &str,
         stop: &AtomicBool,
     ) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("shedder-demo-").tempdir()?;
+        let directory = tempfile::Builder::new().prefix("shedder-").tempdir()?;
         let pins = PinDirectory::new("demo");
         let config = directory.path().join("shedder.toml");
         let socket = directory.path().join("control.sock");
-        fs::write(&config, configuration(interface, port, &socket, pins.path()))?;
+        fs::write(&config, configuration(interface, &socket, pins.path(), rest))?;
         let log = File::create(log_path(&directory))?;
         let mut command = Command::new(shedder);
         command.args(["run", "--config"]).arg(&config).stdout(log.try_clone()?).stderr(log);
@@ -115,7 +117,7 @@ fn log_path(directory: &TempDir) -> std::path::PathBuf {
     directory.path().join("log")
 }
 
-fn configuration(interface: &str, port: u16, socket: &Path, bpffs: &Path) -> String {
+fn configuration(interface: &str, socket: &Path, bpffs: &Path, rest: &str) -> String {
     let (host, endpoint) = ENDPOINT;
     format!(
         r#"version = 1
@@ -131,10 +133,7 @@ bpffs = "{}"
 [metrics]
 listen = "{host}:{endpoint}"
 
-[[port]]
-port = {port}
-queue_wait = "50ms"
-connections = 400
+{rest}
 "#,
         socket.display(),
         bpffs.display(),
@@ -149,9 +148,9 @@ mod tests {
     fn the_configuration_names_what_it_was_given() {
         let text = configuration(
             "sd-0b",
-            8080,
             Path::new("/tmp/d/control.sock"),
             Path::new("/sys/fs/bpf/shedder-x"),
+            "[[port]]\nport = 8080",
         );
         for line in [
             "interfaces = [\"sd-0b\"]",
