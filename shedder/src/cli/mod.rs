@@ -1,4 +1,4 @@
-//! The command line. One file for each verb; [`dispatch`] joins them to the rest of the program.
+//! The command line. One file for each verb; [`dispatch()`] joins them to the rest of the program.
 
 pub mod check;
 pub mod completions;
