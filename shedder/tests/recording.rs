@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -57,6 +58,8 @@ fn a_replay_takes_the_steps_of_the_run() {
     );
     let daemon = Daemon::start(&net, &Setup { mode: "enforce", via: "auto", rest: &rest });
     let trace = directory.path().join("trace");
+    let ticks = || daemon.status()["ticks"]["total"].as_u64().unwrap();
+    let ticks_before = ticks();
     let recorder = record(&daemon, &trace, &[]);
     eventually("the recording runs", || fs::metadata(&trace).is_ok_and(|file| file.len() > 0));
     assert_eq!(fs::metadata(&trace).unwrap().permissions().mode() & 0o777, 0o600);
@@ -81,6 +84,9 @@ fn a_replay_takes_the_steps_of_the_run() {
     load.set("0");
     eventually("the host is normal again", || ends_with("host", "normal"));
 
+    // The log is ahead of the trace.
+    let ticks_of_run = ticks() - ticks_before;
+    eventually("the trace has the last step", || ticks_of_trace(&trace) >= ticks_of_run);
     let recorder_pid = rustix::process::Pid::from_child(&recorder);
     rustix::process::kill_process(recorder_pid, rustix::process::Signal::INT).unwrap();
     let output = recorder.wait_with_output().unwrap();
@@ -103,6 +109,14 @@ fn a_replay_takes_the_steps_of_the_run() {
         }
     }
     assert!(pairs >= 5, "{replayed:?}");
+}
+
+/// Ticks whose first line is complete.
+fn ticks_of_trace(trace: &Path) -> u64 {
+    let text = fs::read_to_string(trace).unwrap();
+    let complete = text.rsplit_once('\n').map_or("", |(complete, _)| complete);
+    let times: BTreeSet<&str> = complete.lines().filter_map(|line| line.split(',').next()).collect();
+    times.len().try_into().unwrap()
 }
 
 fn rank(level: &str) -> usize {
