@@ -1,6 +1,6 @@
 //! Packets that are no packets, and pieces of packets.
 
-#![expect(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
+#![cfg(test)]
 
 mod support;
 
