@@ -52,6 +52,8 @@ pub(super) struct ControlLoop {
     mode: Mode,
     level: PinnedLevel,
     written: Option<(QuotaTable, Mode)>,
+    /// The kernel has counted the connections that are older than the policy of their port.
+    recounted: bool,
     counters: Counters,
     ticks: Ticks,
     tick_started: Duration,
@@ -109,6 +111,7 @@ impl ControlLoop {
             listeners: Vec::new(),
             level: PinnedLevel { since: now, ..PinnedLevel::default() },
             written: None,
+            recounted: false,
             counters: Counters::default(),
             ticks,
             tick_started: now,
@@ -366,7 +369,11 @@ impl ControlLoop {
         let result = if self.written.as_ref() == Some(&state) {
             self.datapath.renew(&rules)
         } else {
-            self.datapath.write(&state.0, &rules).map(|()| self.written = Some(state))
+            self.datapath.write(&state.0, &rules).map(|()| {
+                self.written = Some(state);
+                // A policy that goes and comes back is another one to the kernel.
+                self.reconciler.keep(&self.ranges());
+            })
         };
         match result {
             Ok(()) => {
@@ -374,6 +381,17 @@ impl ControlLoop {
             }
             Err(error) => self.warn("quotas", format!("quotas cannot be written: {error:#}")),
         }
+        self.recounted = match self.datapath.recount() {
+            Ok(()) => {
+                self.warnings.remove("recount");
+                true
+            }
+            Err(error) => {
+                let message = "connections that are older than the policy of their port are counted with delay";
+                self.warn("recount", format!("{message}: {error:#}"));
+                false
+            }
+        };
     }
 
     fn demand(&self) -> Demand {
@@ -406,16 +424,12 @@ impl ControlLoop {
     /// Compares the kernel's counts with the socket table.
     fn reconcile(&mut self) {
         let ranges = self.ranges();
-        self.reconciler.keep(&ranges);
         let Some(sockets) = &mut self.sockets else { return };
         let has_policy = |port: u16| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port));
-        let counted = |datapath: &Datapath| -> anyhow::Result<BTreeMap<(u16, u16), u64>> {
-            ranges.iter().map(|range| Ok((*range, datapath.counted(*range)?))).collect()
-        };
         let looked = (|| {
-            let before = counted(&self.datapath)?;
+            let before = self.datapath.read()?;
             let found = sockets.count_connections(&has_policy, &|address| self.local.contains(address))?;
-            anyhow::Ok((before, found, counted(&self.datapath)?))
+            anyhow::Ok((before, found, self.datapath.read()?))
         })();
         let (before, found, after) = match looked {
             Ok(looked) => looked,
@@ -429,10 +443,13 @@ impl ControlLoop {
                 .filter(|(port, _)| (first..=last).contains(*port))
                 .map(|(_, count)| u64::from(*count))
                 .sum();
+            let reading = |counters: &Counters| counters.policies.get(&range).copied().unwrap_or_default();
+            let (before, after) = (reading(&before), reading(&after));
             let seen = Observation {
-                counted_before: before.get(&range).copied().unwrap_or(0),
                 found,
-                counted_after: after.get(&range).copied().unwrap_or(0),
+                counted: after.counted,
+                quiet: before == after,
+                recounted: self.recounted,
             };
             if let Some(correction) = self.reconciler.observe(range, seen)
                 && let Err(error) = self.datapath.set_correction(first, last, correction)

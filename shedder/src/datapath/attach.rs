@@ -192,3 +192,13 @@ pub(super) fn attach_track_connections(ebpf: &mut Ebpf, pins: &Pins) -> Result<F
     let link: FdLink = program.take_link(id)?.into();
     pin_link(link, &pins.track_link())
 }
+
+/// Makes every live connection hold the policy that its port has now, and the counts say so.
+pub(super) fn recount_connections(ebpf: &mut Ebpf) -> Result<()> {
+    let program = programs::recount_connections(ebpf)?;
+    let id = program.attach().context("attach to the iterator over TCP sockets")?;
+    let mut sockets = program.take_link(id)?.into_file().context("iterate over TCP sockets")?;
+    // Reading is what runs it; it prints nothing.
+    std::io::copy(&mut sockets, &mut std::io::sink()).context("iterate over TCP sockets")?;
+    Ok(())
+}

@@ -60,6 +60,16 @@ pub struct Datapath {
     track: FdLink,
     attached: BTreeMap<u32, Attached>,
     adopted: bool,
+    recount: Recount,
+}
+
+/// Whether connections must be counted anew.
+#[derive(Debug)]
+enum Recount {
+    Due,
+    Done,
+    /// The kernel has no iterator over TCP sockets, and why.
+    Unavailable(String),
 }
 
 #[derive(Debug)]
@@ -89,6 +99,10 @@ impl Datapath {
         let mut ethernet = programs::load(&pins, &options, ETHERNET_LEN)?;
         programs::load_packet_programs(&mut ethernet)?;
         programs::load_track_connections(&mut ethernet)?;
+        let recount = match programs::load_recount_connections(&mut ethernet) {
+            Ok(()) => Recount::Due,
+            Err(error) => Recount::Unavailable(format!("{error:#}")),
+        };
         let maps = maps::Maps::take(&mut ethernet)?;
         let track = attach::attach_track_connections(&mut ethernet, &pins)?;
         Ok(Self {
@@ -101,6 +115,7 @@ impl Datapath {
             track,
             attached: BTreeMap::new(),
             adopted,
+            recount,
         })
     }
 
@@ -184,7 +199,29 @@ impl Datapath {
     ///
     /// More policies than slots, or the kernel refuses a write; then the old table stays in force.
     pub fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
-        self.maps.write(table, rules)
+        let moved = self.maps.write(table, rules)?;
+        if moved && let Recount::Done = self.recount {
+            self.recount = Recount::Due;
+        }
+        Ok(())
+    }
+
+    /// Counts the connections that are older than the counting, or than the policy of their port, where there
+    /// may be such: after the start, and after a [`Datapath::write`] that gave ports another policy.
+    ///
+    /// # Errors
+    ///
+    /// The kernel cannot iterate over TCP sockets; such connections are then not counted.
+    pub fn recount(&mut self) -> Result<()> {
+        match &self.recount {
+            Recount::Done => Ok(()),
+            Recount::Due => {
+                attach::recount_connections(&mut self.ethernet)?;
+                self.recount = Recount::Done;
+                Ok(())
+            }
+            Recount::Unavailable(why) => anyhow::bail!("{why}"),
+        }
     }
 
     /// Renews the lease and the mode without touching limits.
@@ -222,15 +259,6 @@ impl Datapath {
     /// The kernel refuses the write.
     pub fn set_correction(&mut self, first: u16, last: u16, connections: i64) -> Result<()> {
         self.maps.set_correction((first, last), connections)
-    }
-
-    /// Live connections of a policy that the kernel has counted.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses the read.
-    pub fn counted(&self, policy: (u16, u16)) -> Result<u64> {
-        self.maps.counted(policy)
     }
 
     /// Reads all counters, summed over CPUs.

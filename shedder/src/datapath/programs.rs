@@ -1,7 +1,7 @@
 //! Loading the programs.
 
 use anyhow::{Context as _, Result, bail};
-use aya::programs::{BtfTracePoint, SchedClassifier, Xdp};
+use aya::programs::{BtfTracePoint, Iter, SchedClassifier, Xdp};
 use aya::{Btf, Ebpf, EbpfLoader};
 use shedder_common::abi::{SocketOffsets, global, map, program};
 
@@ -62,6 +62,14 @@ pub(super) fn load_track_connections(ebpf: &mut Ebpf) -> Result<()> {
         .with_context(|| format!("the kernel refused {}", program::TRACK_CONNECTIONS))
 }
 
+/// Loads the iterator that counts the connections that are there already.
+pub(super) fn load_recount_connections(ebpf: &mut Ebpf) -> Result<()> {
+    let btf = Btf::from_sys_fs().context("read /sys/kernel/btf/vmlinux")?;
+    recount_connections(ebpf)?
+        .load("tcp", &btf)
+        .with_context(|| format!("the kernel refused {}", program::RECOUNT_CONNECTIONS))
+}
+
 /// An XDP program of the object.
 pub(super) fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     match ebpf.program_mut(name) {
@@ -83,5 +91,13 @@ pub(super) fn track_connections(ebpf: &mut Ebpf) -> Result<&mut BtfTracePoint> {
     match ebpf.program_mut(program::TRACK_CONNECTIONS) {
         Some(program) => Ok(program.try_into()?),
         None => bail!("the object has no program {}", program::TRACK_CONNECTIONS),
+    }
+}
+
+/// The iterator of the object.
+pub(super) fn recount_connections(ebpf: &mut Ebpf) -> Result<&mut Iter> {
+    match ebpf.program_mut(program::RECOUNT_CONNECTIONS) {
+        Some(program) => Ok(program.try_into()?),
+        None => bail!("the object has no program {}", program::RECOUNT_CONNECTIONS),
     }
 }

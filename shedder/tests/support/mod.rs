@@ -1,6 +1,9 @@
 //! A real daemon in front of real sockets, in namespaces of the test's own.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 
+pub mod syn;
+pub mod truth;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -239,12 +242,20 @@ pub fn now() -> Instant {
 }
 
 /// Waits until something is so.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(holds_in_time(is_so), "not within {PATIENCE:?}: {what}");
+}
+
+/// Whether something becomes so.
+pub fn holds_in_time(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = now() + PATIENCE;
     while !is_so() {
-        assert!(now() < deadline, "not within {PATIENCE:?}: {what}");
+        if now() > deadline {
+            return false;
+        }
         sleep(Duration::from_millis(20));
     }
+    true
 }
 
 /// Connects from a namespace and tells how it went.
