@@ -38,10 +38,14 @@ impl Reconciler {
     /// At the first look the kernel's own counting is believed if it includes what is older; else the socket
     /// table, whatever moves. Later the counting is, unless the table twice shows the same difference while
     /// nothing moves: the table cannot be read at one moment, so while connections come and go it says little.
+    ///
+    /// The table also shows what this host itself opened from a port with a policy; a kernel that includes what
+    /// is older is therefore corrected downwards only.
     pub(super) fn observe(&mut self, policy: PortRange, seen: Observation) -> Option<i64> {
-        let difference = signed(seen.found) - signed(seen.counted);
+        let most = if seen.recounted { 0 } else { i64::MAX };
+        let difference = (signed(seen.found) - signed(seen.counted)).min(most);
         let Some(known) = self.policies.get_mut(&policy) else {
-            let correction = if seen.recounted { 0 } else { difference.max(0) };
+            let correction = difference.max(0);
             self.policies.insert(policy, Seen { correction, suspected: None });
             // Even 0 is news: the kernel may still have what an earlier daemon wrote.
             return Some(correction);
@@ -113,6 +117,12 @@ mod tests {
         let recounted = Observation { recounted: true, ..moving(7, 5) };
         assert_eq!(reconciler.observe(PORT, recounted), Some(0));
         assert!(!reconciler.is_restless());
+        for _ in 0..3 {
+            assert_eq!(reconciler.observe(PORT, Observation { quiet: true, ..recounted }), None);
+        }
+        let stuck = Observation { found: 4, quiet: true, ..recounted };
+        assert_eq!(reconciler.observe(PORT, stuck), None);
+        assert_eq!(reconciler.observe(PORT, stuck), Some(-1));
     }
 
     #[test]

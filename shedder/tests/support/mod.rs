@@ -1,6 +1,7 @@
 //! A real daemon in front of real sockets, in namespaces of the test's own.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 
+pub mod churn;
 pub mod syn;
 pub mod truth;
 
