@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use xtask::testbed::{Namespace, http_get};
 
-use super::{Daemon, Net, eventually};
+use super::{Daemon, Net, eventually, holds_in_time};
 
 /// States of a connection between the handshake and the last acknowledgement.
 const LIVE: [&str; 6] = ["established", "fin-wait-1", "fin-wait-2", "close-wait", "last-ack", "closing"];
@@ -54,16 +54,35 @@ pub fn kernel_counter(namespace: &Namespace, group: &str, name: &str) -> u64 {
     pairs.find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no {name}")).1.parse().unwrap()
 }
 
-/// Waits until status, endpoint and `ss` agree on a port; nothing else may open or close meanwhile.
+/// Connections of a port as `ss`, the status and the endpoint count them.
+fn counts(net: &Net, daemon: &Daemon, port: &str) -> [u64; 3] {
+    [ss_count(&net.server, port), daemon.active(port), metric_active(net, port)]
+}
+
+/// Waits until `ss`, status and endpoint say one number, and say it still two ticks later.
 pub fn counts_agree(net: &Net, daemon: &Daemon, port: &str) -> u64 {
-    let mut all = (0, 0, 0);
-    let agree = || {
-        all = (ss_count(&net.server, port), daemon.active(port), metric_active(net, port));
-        all.0 == all.1 && all.1 == all.2
-    };
-    let agreed = super::holds_in_time(agree);
+    let mut all = [0; 3];
+    let agreed = holds_in_time(|| {
+        all = counts(net, daemon, port);
+        let agreed = all.iter().all(|count| *count == all[0]);
+        if agreed {
+            two_ticks_pass(daemon);
+        }
+        agreed && counts(net, daemon, port) == all
+    });
     assert!(agreed, "port {port}: ss, status and endpoint say {all:?}");
-    all.0
+    all[0]
+}
+
+/// Waits until `ss`, status and endpoint say this number.
+pub fn counts_become(net: &Net, daemon: &Daemon, port: &str, count: usize) {
+    let count = u64::try_from(count).unwrap();
+    let mut all = [0; 3];
+    let became = holds_in_time(|| {
+        all = counts(net, daemon, port);
+        all == [count; 3]
+    });
+    assert!(became, "port {port}: ss, status and endpoint say {all:?} instead of {count}");
 }
 
 /// Waits until the daemon has looked at the kernel's counts anew, twice.
