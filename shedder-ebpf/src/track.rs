@@ -154,9 +154,7 @@ fn count_as(socket: *const c_void, policy: u32, flags: u64) -> bool {
         return false;
     }
     // SAFETY: not null, aligned, and storage lives as long as its socket.
-    let before = unsafe {
-        atomic_xchg::<u32, { AtomicOrdering::SeqCst }>(&raw mut (*record).policy, policy)
-    };
+    let before = unsafe { atomic_xchg::<u32, { AtomicOrdering::SeqCst }>(&raw mut (*record).policy, policy) };
     if before != policy {
         add(before, u64::MAX);
         add(policy, 1);

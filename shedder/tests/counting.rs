@@ -154,6 +154,49 @@ fn a_killed_daemon_finds_the_true_count_and_its_counters_under_load() {
     close_one_by_one(&net, &daemon, held, 0);
 }
 
+#[test]
+fn daemons_that_start_and_policies_that_come_under_load_find_the_true_count() {
+    let net = Net::new();
+    let _server = Server::start(&net, 8080);
+    let rest = policy("connections = 100000");
+    let held: Vec<_> = (0..20).map(|index| dial(&net, index).unwrap()).collect();
+    let over = AtomicBool::new(false);
+    let (daemon, churned) = scope(|scope| {
+        let clients = Clients { net: &net, port: 8080, fast_open: false, per_second: Some(500) };
+        let over = &over;
+        let load = scope.spawn(move || clients.run(|_| !over.load(Ordering::Relaxed)));
+        // The first ones leave nothing to the next.
+        for _ in 0..2 {
+            let daemon = Daemon::start(&net, &setup(&rest));
+            eventually("the held ones are counted", || daemon.active(PORT) >= 20);
+        }
+        let daemon = Daemon::start(&net, &setup(&rest));
+        let with = std::fs::read_to_string(daemon.config_file()).unwrap();
+        let without = with.replace("port = 8080", "port = 8090");
+        for _ in 0..5 {
+            reload(&daemon, &without, "8090");
+            reload(&daemon, &with, PORT);
+            eventually("the held ones are counted", || daemon.active(PORT) >= 20);
+        }
+        over.store(true, Ordering::Relaxed);
+        (daemon, load.join().unwrap())
+    });
+    assert_eq!(churned.refused, 0);
+    counts_become(&net, &daemon, PORT, held.len() + churned.open.len());
+    drop((held, churned));
+    counts_become(&net, &daemon, PORT, 0);
+}
+
+/// Replaces the configuration and waits until it is in force.
+fn reload(daemon: &Daemon, configuration: &str, port: &str) {
+    std::fs::write(daemon.config_file(), configuration).unwrap();
+    let pid = Pid::from_raw(daemon.pid().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    eventually("the new policy is there", || {
+        daemon.status()["ports"].as_array().unwrap().iter().any(|state| state["port"] == port)
+    });
+}
+
 /// The programs that use this daemon's maps, and their links.
 fn one_program_for_each_hook(daemon: &Daemon) {
     let state = MapInfo::from_pin(daemon.bpffs().join("abi-1").join("STATE")).unwrap().id();
@@ -164,7 +207,8 @@ fn one_program_for_each_hook(daemon: &Daemon) {
             .map(|program| (program.name_as_str().unwrap().to_owned(), program.id()))
             .collect();
         programs.sort();
-        let linked = |id| loaded_links().filter_map(Result::ok).filter(|link| link.program_id() == id).count();
+        let linked =
+            |id| loaded_links().filter_map(Result::ok).filter(|link| link.program_id() == id).count();
         programs.into_iter().map(|(name, id)| (name, linked(id))).collect::<Vec<_>>()
     };
     let expected = [("recount_connec", 0), ("shed_tc", 1), ("shed_xdp", 0), ("track_connectio", 1)];
@@ -172,9 +216,10 @@ fn one_program_for_each_hook(daemon: &Daemon) {
     let as_expected = support::holds_in_time(|| {
         last = found();
         last.len() == expected.len()
-            && last.iter().zip(expected).all(|((name, links), (start, expected))| {
-                name.starts_with(start) && *links == expected
-            })
+            && last
+                .iter()
+                .zip(expected)
+                .all(|((name, links), (start, expected))| name.starts_with(start) && *links == expected)
     });
     assert!(as_expected, "{last:?}");
 }
@@ -187,25 +232,17 @@ fn a_policy_that_goes_and_comes_back_finds_the_connections_that_live() {
     let _server = Server::start(&net, 8080);
     let with = std::fs::read_to_string(daemon.config_file()).unwrap();
     let without = with.replace("port = 8080", "port = 8090");
-    let reload = |text: &str, label: &str| {
-        std::fs::write(daemon.config_file(), text).unwrap();
-        let pid = Pid::from_raw(daemon.pid().try_into().unwrap()).unwrap();
-        kill_process(pid, Signal::HUP).unwrap();
-        eventually("the new policy is there", || {
-            daemon.status()["ports"].as_array().unwrap().iter().any(|port| port["port"] == label)
-        });
-    };
     let mut connections: Vec<_> = (0..6).map(|index| dial(&net, index).unwrap()).collect();
     for _ in 0..4 {
         counts_become(&net, &daemon, PORT, 6);
         assert!(dial(&net, 0).is_err());
-        reload(&without, "8090");
+        reload(&daemon, &without, "8090");
         two_ticks_pass(&daemon);
         connections.drain(..3);
         eventually("three are gone", || ss_count(&net.server, PORT) == 3);
         // No policy, no limit.
         connections.extend((0..4).map(|index| dial(&net, index).unwrap()));
-        reload(&with, PORT);
+        reload(&daemon, &with, PORT);
         counts_become(&net, &daemon, PORT, 7);
         assert!(dial(&net, 0).is_err());
         connections.drain(..2);

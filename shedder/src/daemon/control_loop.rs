@@ -387,7 +387,8 @@ impl ControlLoop {
                 true
             }
             Err(error) => {
-                let message = "connections that are older than the policy of their port are counted with delay";
+                let message =
+                    "connections that are older than the policy of their port are counted with delay";
                 self.warn("recount", format!("{message}: {error:#}"));
                 false
             }

@@ -163,7 +163,8 @@ impl Clients<'_> {
                 sleep(due.saturating_sub(begun.elapsed()));
             }
             let to = SocketAddr::new(self.net.server_ip(made % 2 == 1), self.port);
-            let ending = if made % ONE_STAYS_OF == 7 { Ending::Open } else { ENDINGS[(made / 2) % ENDINGS.len()] };
+            let ending =
+                if made % ONE_STAYS_OF == 7 { Ending::Open } else { ENDINGS[(made / 2) % ENDINGS.len()] };
             match self.ask(to, ending) {
                 Ok(connection) => {
                     churned.connected += 1;

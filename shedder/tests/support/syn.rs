@@ -67,7 +67,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
 
 /// RFC 1071, of an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
-    let mut sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let mut sum: u32 =
+        bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
