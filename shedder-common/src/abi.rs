@@ -33,6 +33,9 @@ pub mod program {
     pub const SHED_TC: &str = "shed_tc";
     /// BTF tracepoint on `inet_sock_set_state`: counts connections from socket state.
     pub const TRACK_CONNECTIONS: &str = "track_connections";
+    /// The same again, for what happens while the first is interrupted: the kernel does not run a tracing program
+    /// that already runs on this CPU.
+    pub const TRACK_INTERRUPTING: &str = "track_interrupting";
     /// Iterator over TCP sockets: counts those that are older than the counting or than their port's policy.
     pub const RECOUNT_CONNECTIONS: &str = "recount_connections";
     /// XDP: passes everything. The empty program that costs are measured against.

@@ -32,6 +32,19 @@ const LIVE_STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 /// Connections that this host opens never stand in SYN_RECV. TIME_WAIT is not counted: the socket closes before.
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn track_connections(context: BtfTracePointContext) -> i32 {
+    track(&context)
+}
+
+/// The same again. An application's system call can be interrupted, while it runs one of the two, by packets that
+/// open and close other connections; the kernel keeps that one from being run again then, so that the other must
+/// see them. What both see counts once, because the socket remembers.
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn track_interrupting(context: BtfTracePointContext) -> i32 {
+    track(&context)
+}
+
+#[inline(always)]
+fn track(context: &BtfTracePointContext) -> i32 {
     let socket: *const c_void = context.arg(0);
     let old_state: i32 = context.arg(1);
     let new_state: i32 = context.arg(2);

@@ -1,4 +1,5 @@
 //! Which connections count, and that the count stays true while policies and daemons come and go.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 mod support;
 
@@ -7,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 use std::time::Duration;
 
-use aya::maps::MapInfo;
+use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::{loaded_links, loaded_programs};
 use rustix::process::{Pid, Signal, kill_process};
+use shedder_common::limits::PolicyState;
 use support::churn::{Churned, Clients, Server, listener};
 use support::truth::{counts_become, ss_count, two_ticks_pass};
 use support::{Daemon, Net, Setup, connect, eventually, now};
@@ -44,15 +46,12 @@ fn close_one_by_one(net: &Net, daemon: &Daemon, connections: Vec<TcpStream>, res
 #[test]
 fn what_the_host_says_to_itself_takes_no_place() {
     let net = Net::new();
+    let second = net.link.b.add_sources(1).unwrap().ipv4[0];
     let daemon = Daemon::start(&net, &setup(&policy("connections = 2")));
     let _listener = listener(&net, 8080);
-    let own: [IpAddr; 5] = [
-        net.server_ip(false),
-        net.server_ip(false),
-        net.server_ip(true),
-        net.server_ip(true),
-        IpAddr::from([127, 0, 0, 1]),
-    ];
+    let own: [IpAddr; 4] = [net.server_ip(false), second, net.server_ip(true), IpAddr::from([127, 0, 0, 1])];
+    // From one of its addresses to another.
+    let _across = connect_from(&net.server, (net.link.b.ipv4, 0).into(), (second, 8080).into());
     let _own = own.map(|ip| connect(&net.server, SocketAddr::new(ip, 8080), PATIENCE).unwrap());
     let _others = [dial(&net, 0).unwrap(), dial(&net, 1).unwrap()];
     assert!(dial(&net, 2).is_err());
@@ -73,7 +72,7 @@ fn what_the_host_opens_and_what_others_accept_takes_no_place() {
     let outgoing: Vec<_> =
         (0..3).flat_map(|_| [to(net.link.a.ipv4.into()), to(net.link.a.ipv6.into())]).collect();
     // One leaves from the protected port itself.
-    let from_port = from_port(&net.server, (net.link.b.ipv4, 8080).into(), (net.link.a.ipv4, 8080).into());
+    let from_port = connect_from(&net.server, (net.link.b.ipv4, 8080).into(), (net.link.a.ipv4, 8080).into());
     let _listener = listener(&net, 8081);
     two_ticks_pass(&daemon);
     assert_eq!(daemon.active(PORT), 0);
@@ -88,8 +87,8 @@ fn what_the_host_opens_and_what_others_accept_takes_no_place() {
     assert_eq!(daemon.active(PORT), 0);
 }
 
-/// Connects from a chosen port.
-fn from_port(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> TcpStream {
+/// Connects over IPv4 from a chosen address and port.
+fn connect_from(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let fresh = namespace.enter(|| socket(AddressFamily::INET, SocketType::STREAM, None)).unwrap().unwrap();
     rustix::net::sockopt::set_socket_reuseaddr(&fresh, true).unwrap();
@@ -211,7 +210,13 @@ fn one_program_for_each_hook(daemon: &Daemon) {
             |id| loaded_links().filter_map(Result::ok).filter(|link| link.program_id() == id).count();
         programs.into_iter().map(|(name, id)| (name, linked(id))).collect::<Vec<_>>()
     };
-    let expected = [("recount_connec", 0), ("shed_tc", 1), ("shed_xdp", 0), ("track_connectio", 1)];
+    let expected = [
+        ("recount_connec", 0),
+        ("shed_tc", 1),
+        ("shed_xdp", 0),
+        ("track_connectio", 1),
+        ("track_interrupt", 1),
+    ];
     let mut last = Vec::new();
     let as_expected = support::holds_in_time(|| {
         last = found();
@@ -276,6 +281,34 @@ fn limits_that_change_under_load_leave_a_true_count() {
     drop(server);
     counts_become(&net, &daemon, PORT, 0);
 }
+
+#[test]
+fn a_count_that_is_too_high_is_corrected_and_refuses_no_longer() {
+    let net = Net::new();
+    let daemon = Daemon::start(&net, &setup(&policy("connections = 3")));
+    let _listener = listener(&net, 8080);
+    let _one = dial(&net, 0).unwrap();
+    counts_become(&net, &daemon, PORT, 1);
+    // As if two connections had been lost sight of.
+    let state = MapData::from_pin(daemon.bpffs().join("abi-1").join("STATE")).unwrap();
+    let mut state = Array::<_, PolicyStateBytes>::try_from(Map::from_map_data(state).unwrap()).unwrap();
+    let slot = (1..1024).find(|slot| state.get(slot, 0).unwrap()[ACTIVE] == 1).unwrap();
+    let mut bytes = state.get(&slot, 0).unwrap();
+    bytes[ACTIVE] = 3;
+    state.set(slot, bytes, 0).unwrap();
+    assert!(dial(&net, 0).is_err());
+    eventually("the count is too high", || daemon.active(PORT) == 3);
+    eventually("the count is corrected", || daemon.active(PORT) == 1);
+    let _others = [dial(&net, 0).unwrap(), dial(&net, 1).unwrap()];
+    assert!(dial(&net, 0).is_err());
+    eventually("three are counted", || daemon.active(PORT) == 3);
+    assert_eq!(ss_count(&net.server, PORT), 3);
+}
+
+type PolicyStateBytes = [u8; size_of::<PolicyState>()];
+
+/// The lowest byte of the count.
+const ACTIVE: usize = std::mem::offset_of!(PolicyState, active);
 
 #[test]
 fn a_multipath_connection_counts_by_its_subflow() {

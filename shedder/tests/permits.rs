@@ -1,5 +1,6 @@
 //! The life of a permit: `connections` admits so many at once, and a permit comes back when its socket closes,
 //! once, and for no other reason.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it did not expect")]
 
 mod support;
 

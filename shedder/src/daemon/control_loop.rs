@@ -452,9 +452,13 @@ impl ControlLoop {
                 quiet: before == after,
                 recounted: self.recounted,
             };
-            if let Some(correction) = self.reconciler.observe(range, seen)
-                && let Err(error) = self.datapath.set_correction(first, last, correction)
-            {
+            let Some(correction) = self.reconciler.observe(range, seen) else { continue };
+            if correction != 0 {
+                tracing::info!(
+                    "The count of connections of ports {first} to {last} is corrected by {correction}."
+                );
+            }
+            if let Err(error) = self.datapath.set_correction(first, last, correction) {
                 return self.warn("reconcile", format!("counts are not reconciled: {error:#}"));
             }
         }

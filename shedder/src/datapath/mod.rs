@@ -57,7 +57,7 @@ pub struct Datapath {
     /// For devices without a link-layer header; loaded when there is one.
     headerless: Option<Ebpf>,
     maps: maps::Maps,
-    track: FdLink,
+    track: Vec<FdLink>,
     attached: BTreeMap<u32, Attached>,
     adopted: bool,
     recount: Recount,
@@ -295,7 +295,9 @@ impl Datapath {
         for ifindex in interfaces {
             self.detach(ifindex)?;
         }
-        pins::remove_file(&self.pins.track_link())?;
+        for name in programs::TRACKERS {
+            pins::remove_file(&self.pins.track_link(name))?;
+        }
         drop(self.track);
         self.pins.remove_all()?;
         Ok(())

@@ -9,6 +9,9 @@ use super::object::OBJECT;
 use super::pins::Pins;
 use super::wire::Wire;
 
+/// The programs that count connections.
+pub(super) const TRACKERS: [&str; 2] = [program::TRACK_CONNECTIONS, program::TRACK_INTERRUPTING];
+
 /// What the programs must know before they are loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
@@ -57,9 +60,12 @@ pub(super) fn load_track_connections(ebpf: &mut Ebpf) -> Result<()> {
         "read /sys/kernel/btf/vmlinux: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y to count \
          connections",
     )?;
-    track_connections(ebpf)?
-        .load("inet_sock_set_state", &btf)
-        .with_context(|| format!("the kernel refused {}", program::TRACK_CONNECTIONS))
+    for name in TRACKERS {
+        tracker(ebpf, name)?
+            .load("inet_sock_set_state", &btf)
+            .with_context(|| format!("the kernel refused {name}"))?;
+    }
+    Ok(())
 }
 
 /// Loads the iterator that counts the connections that are there already.
@@ -86,11 +92,11 @@ pub(super) fn classifier<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut S
     }
 }
 
-/// The tracing program of the object.
-pub(super) fn track_connections(ebpf: &mut Ebpf) -> Result<&mut BtfTracePoint> {
-    match ebpf.program_mut(program::TRACK_CONNECTIONS) {
+/// A tracing program of the object.
+pub(super) fn tracker<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint> {
+    match ebpf.program_mut(name) {
         Some(program) => Ok(program.try_into()?),
-        None => bail!("the object has no program {}", program::TRACK_CONNECTIONS),
+        None => bail!("the object has no program {name}"),
     }
 }
 

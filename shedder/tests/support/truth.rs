@@ -59,6 +59,12 @@ fn counts(net: &Net, daemon: &Daemon, port: &str) -> [u64; 3] {
     [ss_count(&net.server, port), daemon.active(port), metric_active(net, port)]
 }
 
+/// Sees that the kernel counted right by itself.
+fn was_not_corrected(daemon: &Daemon) {
+    let log = daemon.log();
+    assert!(!log.contains("is corrected by"), "{log}");
+}
+
 /// Waits until `ss`, status and endpoint say one number, and say it still two ticks later.
 pub fn counts_agree(net: &Net, daemon: &Daemon, port: &str) -> u64 {
     let mut all = [0; 3];
@@ -71,10 +77,11 @@ pub fn counts_agree(net: &Net, daemon: &Daemon, port: &str) -> u64 {
         agreed && counts(net, daemon, port) == all
     });
     assert!(agreed, "port {port}: ss, status and endpoint say {all:?}");
+    was_not_corrected(daemon);
     all[0]
 }
 
-/// Waits until `ss`, status and endpoint say this number.
+/// Waits until `ss`, status and endpoint say this number, which no correction may have made.
 pub fn counts_become(net: &Net, daemon: &Daemon, port: &str, count: usize) {
     let count = u64::try_from(count).unwrap();
     let mut all = [0; 3];
@@ -83,6 +90,7 @@ pub fn counts_become(net: &Net, daemon: &Daemon, port: &str, count: usize) {
         all == [count; 3]
     });
     assert!(became, "port {port}: ss, status and endpoint say {all:?} instead of {count}");
+    was_not_corrected(daemon);
 }
 
 /// Waits until the daemon has looked at the kernel's counts anew, twice.
