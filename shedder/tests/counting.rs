@@ -215,6 +215,7 @@ fn one_program_for_each_hook(daemon: &Daemon) {
         ("shed_tc", 1),
         ("shed_xdp", 0),
         ("track_connectio", 1),
+        ("track_destroyed", 1),
         ("track_interrupt", 1),
     ];
     let mut last = Vec::new();

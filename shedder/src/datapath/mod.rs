@@ -295,7 +295,7 @@ impl Datapath {
         for ifindex in interfaces {
             self.detach(ifindex)?;
         }
-        for name in programs::TRACKERS {
+        for (name, _) in programs::TRACKERS {
             pins::remove_file(&self.pins.track_link(name))?;
         }
         drop(self.track);

@@ -9,8 +9,12 @@ use super::object::OBJECT;
 use super::pins::Pins;
 use super::wire::Wire;
 
-/// The programs that count connections.
-pub(super) const TRACKERS: [&str; 2] = [program::TRACK_CONNECTIONS, program::TRACK_INTERRUPTING];
+/// The programs that count connections, and their tracepoints.
+pub(super) const TRACKERS: [(&str, &str); 3] = [
+    (program::TRACK_CONNECTIONS, "inet_sock_set_state"),
+    (program::TRACK_INTERRUPTING, "inet_sock_set_state"),
+    (program::TRACK_DESTROYED, "tcp_destroy_sock"),
+];
 
 /// What the programs must know before they are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -60,10 +64,8 @@ pub(super) fn load_track_connections(ebpf: &mut Ebpf) -> Result<()> {
         "read /sys/kernel/btf/vmlinux: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y to count \
          connections",
     )?;
-    for name in TRACKERS {
-        tracker(ebpf, name)?
-            .load("inet_sock_set_state", &btf)
-            .with_context(|| format!("the kernel refused {name}"))?;
+    for (name, tracepoint) in TRACKERS {
+        tracker(ebpf, name)?.load(tracepoint, &btf).with_context(|| format!("the kernel refused {name}"))?;
     }
     Ok(())
 }
