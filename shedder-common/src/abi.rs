@@ -33,6 +33,13 @@ pub mod program {
     pub const SHED_TC: &str = "shed_tc";
     /// BTF tracepoint on `inet_sock_set_state`: counts connections from socket state.
     pub const TRACK_CONNECTIONS: &str = "track_connections";
+    /// The same again, for what happens while the first is interrupted: the kernel does not run a tracing program
+    /// that already runs on this CPU.
+    pub const TRACK_INTERRUPTING: &str = "track_interrupting";
+    /// BTF tracepoint on `tcp_destroy_sock`: uncounts what the kernel let neither of the two see.
+    pub const TRACK_DESTROYED: &str = "track_destroyed";
+    /// Iterator over TCP sockets: counts those that are older than the counting or than their port's policy.
+    pub const RECOUNT_CONNECTIONS: &str = "recount_connections";
     /// XDP: passes everything. The empty program that costs are measured against.
     pub const PASS_XDP: &str = "pass_xdp";
     /// Classifier: passes everything. The empty program that costs are measured against.
@@ -120,6 +127,8 @@ pub struct SocketOffsets {
     pub established_us: u32,
     /// `tcp_sock.rcv_nxt` (u32).
     pub receive_next: u32,
+    /// `sock_common.skc_state` (u8).
+    pub state: u32,
     /// `sock_common.skc_family` (u16).
     pub family: u32,
     /// `sock_common.skc_num` (u16, host order): local port.
@@ -154,6 +163,7 @@ impl SocketOffsets {
         request_child: NO_FIELD,
         established_us: NO_FIELD,
         receive_next: NO_FIELD,
+        state: NO_FIELD,
         family: NO_FIELD,
         local_port: NO_FIELD,
         remote_port: NO_FIELD,
@@ -207,7 +217,7 @@ plain! {
     usize: size_of::<usize>(),
     [u8; 4]: 4,
     [u8; 16]: 16,
-    SocketOffsets: 17 * 4,
+    SocketOffsets: 18 * 4,
     crate::address::Address: 16,
     crate::control::Control: 40,
 }

@@ -63,6 +63,8 @@ pub(super) struct ControlLoop {
     written: Option<QuotaTable>,
     /// What that table follows from besides the configuration; `None` where it must be made anew.
     written_for: Option<(Vec<Demand>, Mode)>,
+    /// The kernel has counted the connections that are older than the policy of their port.
+    recounted: bool,
     counters: Counters,
     lately: Lately,
     recordings: Recordings,
@@ -123,6 +125,7 @@ impl ControlLoop {
             pressure,
             written: None,
             written_for: None,
+            recounted: false,
             counters: Counters::default(),
             lately: Lately::default(),
             recordings,
@@ -463,9 +466,12 @@ impl ControlLoop {
         } else {
             let demands = wanted.as_ref().map_or(&[][..], |(demands, _)| demands);
             let table = quota::table(&self.config, demands, self.clock_resolution_ns);
+            let ranges = self.ranges();
             self.datapath.write(&table, &rules).map(|()| {
                 self.written = Some(table);
                 self.written_for = wanted;
+                // A policy that goes and comes back is another one to the kernel.
+                self.reconciler.keep(&ranges);
             })
         };
         match result {
@@ -474,6 +480,25 @@ impl ControlLoop {
             }
             Err(error) => self.warn("quotas", format!("quotas cannot be written: {error:#}")),
         }
+        if self.datapath.uncounted().is_none() {
+            self.recount();
+        }
+    }
+
+    /// Has the kernel count what is older than the policy of its port, where there may be such.
+    fn recount(&mut self) {
+        self.recounted = match self.datapath.recount() {
+            Ok(()) => {
+                self.warnings.remove("recount");
+                true
+            }
+            Err(error) => {
+                let message =
+                    "connections that are older than the policy of their port are counted with delay";
+                self.warn("recount", format!("{message}: {error:#}"));
+                false
+            }
+        };
     }
 
     /// No rate is no limit; a rate of 0 exempts nobody, which an interval longer than any uptime says.
@@ -502,16 +527,12 @@ impl ControlLoop {
             return;
         }
         let ranges = self.ranges();
-        self.reconciler.keep(&ranges);
         let Some(sockets) = &mut self.sockets else { return };
         let has_policy = |port: u16| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port));
-        let counted = |datapath: &Datapath| -> anyhow::Result<BTreeMap<(u16, u16), u64>> {
-            ranges.iter().map(|range| Ok((*range, datapath.counted(*range)?))).collect()
-        };
         let looked = (|| {
-            let before = counted(&self.datapath)?;
+            let before = self.datapath.read()?;
             let found = sockets.count_connections(&has_policy, &|address| self.local.contains(address))?;
-            anyhow::Ok((before, found, counted(&self.datapath)?))
+            anyhow::Ok((before, found, self.datapath.read()?))
         })();
         let (before, found, after) = match looked {
             Ok(looked) => looked,
@@ -525,14 +546,21 @@ impl ControlLoop {
                 .filter(|(port, _)| (first..=last).contains(*port))
                 .map(|(_, count)| u64::from(*count))
                 .sum();
+            let reading = |counters: &Counters| counters.policies.get(&range).copied().unwrap_or_default();
+            let (before, after) = (reading(&before), reading(&after));
             let seen = Observation {
-                counted_before: before.get(&range).copied().unwrap_or(0),
                 found,
-                counted_after: after.get(&range).copied().unwrap_or(0),
+                counted: after.counted,
+                quiet: before == after,
+                recounted: self.recounted,
             };
-            if let Some(correction) = self.reconciler.observe(range, seen)
-                && let Err(error) = self.datapath.set_correction(first, last, correction)
-            {
+            let Some(correction) = self.reconciler.observe(range, seen) else { continue };
+            if correction != 0 {
+                tracing::info!(
+                    "The count of connections of ports {first} to {last} is corrected by {correction}."
+                );
+            }
+            if let Err(error) = self.datapath.set_correction(first, last, correction) {
                 return self.warn("reconcile", format!("counts are not reconciled: {error:#}"));
             }
         }

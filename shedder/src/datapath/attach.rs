@@ -200,14 +200,26 @@ pub(super) fn pin_link(link: FdLink, path: &Path) -> Result<FdLink> {
     Ok(pinned.into())
 }
 
-/// Attaches the connection counting. The new program is attached before the old one goes; a connection is
-/// counted once although both see it, because the socket remembers.
-pub(super) fn attach_track_connections(ebpf: &mut Ebpf, pins: &Pins) -> Result<FdLink> {
-    let program = programs::track_connections(ebpf)?;
-    let id = program
-        .attach()
-        .map_err(|error: ProgramError| anyhow::Error::from(error))
-        .context("attach to the tracepoint inet_sock_set_state")?;
-    let link: FdLink = program.take_link(id)?.into();
-    pin_link(link, &pins.track_link())
+/// Attaches the connection counting. New programs are attached before the old ones go; a connection is counted
+/// once although several see it, because the socket remembers.
+pub(super) fn attach_track_connections(ebpf: &mut Ebpf, pins: &Pins) -> Result<Vec<FdLink>> {
+    let attach = |(name, tracepoint)| {
+        let program = programs::tracker(ebpf, name)?;
+        let id = program
+            .attach()
+            .map_err(|error: ProgramError| anyhow::Error::from(error))
+            .with_context(|| format!("attach to the tracepoint {tracepoint}"))?;
+        pin_link(program.take_link(id)?.into(), &pins.track_link(name))
+    };
+    programs::TRACKERS.into_iter().map(attach).collect()
+}
+
+/// Makes every live connection hold the policy that its port has now, and the counts say so.
+pub(super) fn recount_connections(ebpf: &mut Ebpf) -> Result<()> {
+    let program = programs::recount_connections(ebpf)?;
+    let id = program.attach().context("attach to the iterator over TCP sockets")?;
+    let mut sockets = program.take_link(id)?.into_file().context("iterate over TCP sockets")?;
+    // Reading is what runs it; it prints nothing.
+    std::io::copy(&mut sockets, &mut std::io::sink()).context("iterate over TCP sockets")?;
+    Ok(())
 }

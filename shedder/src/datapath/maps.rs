@@ -117,7 +117,8 @@ impl Maps {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
+    /// Returns whether any connection may belong to another policy than before.
+    pub(super) fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<bool> {
         let idle = 1 - self.bank;
         let policies: Vec<PortRange> =
             table.policies.iter().map(|policy| (policy.first, policy.last)).collect();
@@ -149,13 +150,14 @@ impl Maps {
         for (port, slot) in assigned.changes(idle as usize) {
             self.ports.set(port_slot(NAMESPACE, idle, port), slot, 0)?;
         }
+        let moved = !self.table.slots().eq(assigned.slots()) || wanted_destinations != held_destinations;
         self.table = assigned;
         self.set_control(idle, rules)?;
         self.bank = idle;
         for (prefix_bits, key) in held_destinations.difference(&wanted_destinations) {
             ignore_missing(self.destinations.remove(&Key::new(*prefix_bits, Wire(plain_key(*key)))))?;
         }
-        Ok(())
+        Ok(moved)
     }
 
     pub(super) fn renew(&mut self, rules: &Rules) -> Result<()> {
@@ -235,13 +237,6 @@ impl Maps {
             self.corrections.set(slot, connections, 0)?;
         }
         Ok(())
-    }
-
-    pub(super) fn counted(&self, range: PortRange) -> Result<u64> {
-        match self.table.slot(range) {
-            Some(slot) => Ok(self.state.get(&slot, 0)?.0.active),
-            None => Ok(0),
-        }
     }
 
     /// The control words.

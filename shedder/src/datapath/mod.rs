@@ -60,9 +60,19 @@ pub struct Datapath {
     /// For devices without a link-layer header; loaded when there is one.
     headerless: Option<Ebpf>,
     maps: maps::Maps,
-    track: Result<FdLink, String>,
+    track: Result<Vec<FdLink>, String>,
     attached: BTreeMap<u32, Attached>,
     adopted: bool,
+    recount: Recount,
+}
+
+/// Whether connections must be counted anew.
+#[derive(Debug)]
+enum Recount {
+    Due,
+    Done,
+    /// The kernel has no iterator over TCP sockets, and why.
+    Unavailable(String),
 }
 
 #[derive(Debug)]
@@ -92,14 +102,21 @@ impl Datapath {
         let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
         let mut ethernet = programs::load(&pins, &options, ETHERNET_LEN)?;
         programs::load_packet_programs(&mut ethernet)?;
-        let track = match programs::kernel_types() {
+        let (track, recount) = match programs::kernel_types() {
             Ok(types) => {
                 programs::load_track_connections(&mut ethernet, &types)?;
-                Ok(attach::attach_track_connections(&mut ethernet, &pins)?)
+                let recount = match programs::load_recount_connections(&mut ethernet, &types) {
+                    Ok(()) => Recount::Due,
+                    Err(error) => Recount::Unavailable(format!("{error:#}")),
+                };
+                (Ok(attach::attach_track_connections(&mut ethernet, &pins)?), recount)
             }
             Err(error) => {
-                pins::remove_file(&pins.track_link())?;
-                Err(format!("{error:#}"))
+                for (name, _) in programs::TRACKERS {
+                    pins::remove_file(&pins.track_link(name))?;
+                }
+                let reason = format!("{error:#}");
+                (Err(reason.clone()), Recount::Unavailable(reason))
             }
         };
         let maps = maps::Maps::take(&mut ethernet)?;
@@ -113,6 +130,7 @@ impl Datapath {
             track,
             attached: BTreeMap::new(),
             adopted,
+            recount,
         })
     }
 
@@ -220,7 +238,29 @@ impl Datapath {
     ///
     /// More policies than slots, or the kernel refuses a write; then the old table stays in force.
     pub fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
-        self.maps.write(table, rules)
+        let moved = self.maps.write(table, rules)?;
+        if moved && let Recount::Done = self.recount {
+            self.recount = Recount::Due;
+        }
+        Ok(())
+    }
+
+    /// Counts the connections that are older than the counting, or than the policy of their port, where there
+    /// may be such: after the start, and after a [`Datapath::write`] that gave ports another policy.
+    ///
+    /// # Errors
+    ///
+    /// The kernel cannot iterate over TCP sockets; such connections are then not counted.
+    pub fn recount(&mut self) -> Result<()> {
+        match &self.recount {
+            Recount::Done => Ok(()),
+            Recount::Due => {
+                attach::recount_connections(&mut self.ethernet)?;
+                self.recount = Recount::Done;
+                Ok(())
+            }
+            Recount::Unavailable(why) => anyhow::bail!("{why}"),
+        }
     }
 
     /// Renews the lease and the mode without touching limits.
@@ -260,15 +300,6 @@ impl Datapath {
         self.maps.set_correction((first, last), connections)
     }
 
-    /// Live connections of a policy that the kernel has counted.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses the read.
-    pub fn counted(&self, policy: (u16, u16)) -> Result<u64> {
-        self.maps.counted(policy)
-    }
-
     /// Reads all counters, summed over CPUs.
     ///
     /// # Errors
@@ -301,10 +332,13 @@ impl Datapath {
     pub fn remove(mut self) -> Result<()> {
         let interfaces: Vec<u32> = self.attached.keys().copied().collect();
         let detached: Vec<Result<()>> = interfaces.into_iter().map(|ifindex| self.detach(ifindex)).collect();
-        let track = pins::remove_file(&self.pins.track_link());
+        let track: Vec<Result<()>> = programs::TRACKERS
+            .iter()
+            .map(|(name, _)| pins::remove_file(&self.pins.track_link(name)))
+            .collect();
         drop(self.track);
         let pins = self.pins.remove_all().map(drop);
-        detached.into_iter().chain([track, pins]).collect()
+        detached.into_iter().chain(track).chain([pins]).collect()
     }
 
     fn instance(&mut self, link_header_len: u32) -> Result<(&mut Ebpf, &pins::Pins)> {

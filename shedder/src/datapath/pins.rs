@@ -13,7 +13,6 @@ use super::object::{MapShape, OBJECT, map_shape};
 use crate::kernel::attachment::Hook;
 
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
-const TRACK_LINK: &str = "track";
 
 /// The directory of one daemon in bpffs.
 #[derive(Clone, Debug)]
@@ -109,9 +108,9 @@ impl Pins {
         self.current().join("links").join(link_name(hook, ifindex))
     }
 
-    /// Where the tracepoint's link is pinned.
-    pub(super) fn track_link(&self) -> PathBuf {
-        self.current().join("links").join(TRACK_LINK)
+    /// Where the link of a program on the tracepoint is pinned.
+    pub(super) fn track_link(&self, program: &str) -> PathBuf {
+        self.current().join("links").join(program)
     }
 
     /// Makes the directories of this ABI.

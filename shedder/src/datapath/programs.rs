@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
-use aya::programs::{BtfTracePoint, SchedClassifier, Xdp};
+use aya::programs::{BtfTracePoint, Iter, SchedClassifier, Xdp};
 use aya::{Btf, Ebpf, EbpfLoader};
 use shedder_common::abi::{SocketOffsets, global, map, program};
 use shedder_common::fingerprint::Key;
@@ -12,6 +12,13 @@ use shedder_common::fingerprint::Key;
 use super::object::OBJECT;
 use super::pins::Pins;
 use super::wire::Wire;
+
+/// The programs that count connections, and their tracepoints.
+pub(super) const TRACKERS: [(&str, &str); 3] = [
+    (program::TRACK_CONNECTIONS, "inet_sock_set_state"),
+    (program::TRACK_INTERRUPTING, "inet_sock_set_state"),
+    (program::TRACK_DESTROYED, "tcp_destroy_sock"),
+];
 
 /// What the programs must know before they are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +80,17 @@ pub(super) fn kernel_types() -> Result<Btf> {
 
 /// Loads the connection counting into the kernel.
 pub(super) fn load_track_connections(ebpf: &mut Ebpf, types: &Btf) -> Result<()> {
-    track_connections(ebpf)?
-        .load("inet_sock_set_state", types)
-        .with_context(|| format!("the kernel refused {}", program::TRACK_CONNECTIONS))
+    for (name, tracepoint) in TRACKERS {
+        tracker(ebpf, name)?.load(tracepoint, types).with_context(|| format!("the kernel refused {name}"))?;
+    }
+    Ok(())
+}
+
+/// Loads the iterator that counts the connections that are there already.
+pub(super) fn load_recount_connections(ebpf: &mut Ebpf, types: &Btf) -> Result<()> {
+    recount_connections(ebpf)?
+        .load("tcp", types)
+        .with_context(|| format!("the kernel refused {}", program::RECOUNT_CONNECTIONS))
 }
 
 /// An XDP program of the object.
@@ -94,10 +109,18 @@ pub(super) fn classifier<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut S
     }
 }
 
-/// The tracing program of the object.
-pub(super) fn track_connections(ebpf: &mut Ebpf) -> Result<&mut BtfTracePoint> {
-    match ebpf.program_mut(program::TRACK_CONNECTIONS) {
+/// A tracing program of the object.
+pub(super) fn tracker<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint> {
+    match ebpf.program_mut(name) {
         Some(program) => Ok(program.try_into()?),
-        None => bail!("the object has no program {}", program::TRACK_CONNECTIONS),
+        None => bail!("the object has no program {name}"),
+    }
+}
+
+/// The iterator of the object.
+pub(super) fn recount_connections(ebpf: &mut Ebpf) -> Result<&mut Iter> {
+    match ebpf.program_mut(program::RECOUNT_CONNECTIONS) {
+        Some(program) => Ok(program.try_into()?),
+        None => bail!("the object has no program {}", program::RECOUNT_CONNECTIONS),
     }
 }

@@ -72,7 +72,7 @@ impl TestBench {
     ///
     /// As there.
     pub fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
-        self.maps.write(table, rules)
+        self.maps.write(table, rules).map(drop)
     }
 
     /// As [`super::Datapath::set_local_addresses`].

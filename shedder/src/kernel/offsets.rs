@@ -90,6 +90,7 @@ fn find(btf: &Btf) -> (SocketOffsets, Vec<String>) {
     let mut finder = Finder { btf, missing: Vec::new() };
     let mut common =
         |path: &str, size| finder.offset("sock", &format!("__sk_common.{path}"), size, Connections);
+    let state = common("skc_state", 1);
     let family = common("skc_family", 2);
     let local_port = common("skc_num", 2);
     let remote_port = common("skc_dport", 2);
@@ -99,6 +100,7 @@ fn find(btf: &Btf) -> (SocketOffsets, Vec<String>) {
     let local_v6 = common("skc_v6_rcv_saddr", 16);
     let namespace = common("skc_net.net", POINTER);
     let offsets = SocketOffsets {
+        state,
         family,
         local_port,
         remote_port,
@@ -136,7 +138,7 @@ mod tests {
     /// The structs of a kernel, smaller than they are; `protocol` is the size of that field.
     fn kernel(protocol: u32, rcvq_time: &str) -> Vec<u8> {
         let mut writer = Writer::default();
-        let (u16_, u32_, u64_) = (writer.int(2), writer.int(4), writer.int(8));
+        let (u8_, u16_, u32_, u64_) = (writer.int(1), writer.int(2), writer.int(4), writer.int(8));
         let protocol = writer.int(protocol);
         let pointer = writer.add("", PTR, 0, &[]);
         let v6 = writer.structure("in6_addr", 16, &[("s6_addr", u64_, 0)]);
@@ -150,6 +152,7 @@ mod tests {
                 ("", addresses, 0),
                 ("", ports, 96),
                 ("skc_family", u16_, 128),
+                ("skc_state", u8_, 144),
                 ("skc_net", net_pointer, 192),
                 ("skc_v6_daddr", v6, 256),
                 ("skc_v6_rcv_saddr", v6, 384),
@@ -201,6 +204,7 @@ mod tests {
             request_child: 64,
             established_us: 176,
             receive_next: 160,
+            state: 18,
             family: 16,
             local_port: 14,
             remote_port: 12,
@@ -228,7 +232,7 @@ mod tests {
         );
         let (offsets, missing) = find(&Btf::parse(Writer::default().bytes()).unwrap());
         assert_eq!(offsets, SocketOffsets::UNKNOWN);
-        assert_eq!(missing.len(), 17);
+        assert_eq!(missing.len(), 18);
     }
 
     #[test]

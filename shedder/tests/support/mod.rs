@@ -2,8 +2,11 @@
 #![cfg(test)]
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 
+pub mod churn;
 pub mod frames;
 pub mod hooks;
+pub mod syn;
+pub mod truth;
 pub mod wire;
 pub mod xdp;
 
@@ -315,12 +318,20 @@ pub fn now() -> Instant {
 }
 
 /// Waits until something is so.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(holds_in_time(is_so), "not within {PATIENCE:?}: {what}");
+}
+
+/// Whether something becomes so.
+pub fn holds_in_time(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = now() + PATIENCE;
     while !is_so() {
-        assert!(now() < deadline, "not within {PATIENCE:?}: {what}");
+        if now() > deadline {
+            return false;
+        }
         sleep(Duration::from_millis(20));
     }
+    true
 }
 
 /// Waits until something has a value, which status shows up to a tick late.

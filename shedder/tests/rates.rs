@@ -1,0 +1,133 @@
+//! Rates, measured with SYNs that are made by hand: what passes is counted by shedder, and by the resets with which
+//! the kernel answers, since nobody listens.
+#![cfg(test)]
+
+mod support;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use support::syn::{Flood, Sender};
+use support::truth::{kernel_counter, two_ticks_pass};
+use support::{Counts, Daemon, Net, Setup, eventually, now};
+use xtask::testbed::cpus;
+
+const PORT: &str = "8080";
+
+/// Beyond the rate: what arrives within one step of the clock that the kernel measures by, at 1,000 a second.
+const CLOCK_STEP: u64 = 11;
+
+fn start(rest: &str) -> (Net, Daemon) {
+    let net = Net::new();
+    let daemon = Daemon::start(&net, &Setup { mode: "enforce", via: "auto", rest });
+    (net, daemon)
+}
+
+/// Both families in turn.
+fn routes(net: &Net) -> Vec<(IpAddr, SocketAddr)> {
+    let sources: [IpAddr; 2] = [net.link.a.ipv4.into(), net.link.a.ipv6.into()];
+    sources.into_iter().map(|from| (from, SocketAddr::new(net.server_ip(from.is_ipv6()), 8080))).collect()
+}
+
+/// Counts once all of `sent` are in them.
+fn counts_of(daemon: &Daemon, sent: u64) -> Counts {
+    eventually("all SYNs are counted", || {
+        let counts = daemon.counts(PORT);
+        counts.admitted + counts.shed == sent
+    });
+    daemon.counts(PORT)
+}
+
+/// Sends 8,000 a second for ten seconds to a port with 1,000, evenly from these CPUs, while the quota is written
+/// anew all the time.
+fn a_thousand_of_eight_thousand(cpus: &[usize]) {
+    let (net, daemon) = start("[[port]]\nport = 8080\nrate = \"1000/s\"\nburst = 100\naction = \"drop\"\n");
+    let sender = Sender::new(&net.client);
+    let resets_before = kernel_counter(&net.server, "Tcp", "OutRsts");
+    let share = 8000 / u32::try_from(cpus.len()).unwrap();
+    let over = AtomicBool::new(false);
+    let (took, writes) = scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut writes = 0_u32;
+            while !over.load(Ordering::Relaxed) {
+                // The same quota, and one that differs but in its burst.
+                for burst in ["burst=100", "burst=101"] {
+                    daemon.must(&["set", "port", PORT, "rate=1000/s", burst]);
+                    writes += 1;
+                }
+            }
+            writes
+        });
+        let began = now();
+        let floods: Vec<_> = (0_u16..)
+            .zip(cpus)
+            .map(|(number, cpu)| {
+                let routes = routes(&net);
+                let count = share * 10;
+                let flood = Flood { routes, per_second: Some(share), count, cpu: Some(*cpu), number };
+                let sender = &sender;
+                scope.spawn(move || flood.run(sender))
+            })
+            .collect();
+        for flood in floods {
+            flood.join().unwrap();
+        }
+        let took = began.elapsed();
+        over.store(true, Ordering::Relaxed);
+        (took, writer.join().unwrap())
+    });
+    let counts = counts_of(&daemon, 80_000);
+    let rate = took.as_secs_f64() * 1000.0;
+    let admitted = counts.admitted as f64;
+    assert!(admitted <= rate * 1.02 + 101.0, "{admitted} admitted in {took:?}");
+    assert!(admitted >= rate * 0.98, "{admitted} admitted in {took:?}");
+    assert!(writes >= 20, "{writes} writes");
+    assert_eq!(kernel_counter(&net.server, "Tcp", "OutRsts") - resets_before, counts.admitted);
+}
+
+#[test]
+fn the_rate_holds_on_one_cpu_for_both_families_together() {
+    a_thousand_of_eight_thousand(&cpus().unwrap()[..1]);
+}
+
+#[test]
+fn the_rate_holds_on_two_cpus_for_both_families_together() {
+    let cpus = cpus().unwrap();
+    assert!(cpus.len() >= 2, "this test needs two CPUs");
+    a_thousand_of_eight_thousand(&cpus[..2]);
+}
+
+#[test]
+fn idleness_refills_the_burst_and_no_more() {
+    let (net, daemon) = start("[[port]]\nport = 8080\nrate = \"10000/s\"\nburst = 5000\naction = \"drop\"\n");
+    let sender = Sender::new(&net.client);
+    let flood = Flood { routes: routes(&net), per_second: None, count: 12_000, cpu: None, number: 0 };
+    let mut before = Counts::default();
+    let mut sent = 0;
+    for number in 0..2 {
+        let took = Flood { number, ..flood.clone() }.run(&sender);
+        sent += 12_000;
+        let counts = counts_of(&daemon, sent);
+        let admitted = counts.admitted - before.admitted;
+        let most = 5000 + u64::try_from(took.as_micros()).unwrap() / 100 + 10 * CLOCK_STEP;
+        assert!((5000..=most).contains(&admitted) && most < 12_000, "{admitted} of {most} in {took:?}");
+        before = counts;
+        // Longer than the burst takes to refill, by a factor of eight.
+        sleep(Duration::from_secs(4));
+    }
+}
+
+#[test]
+fn a_rate_of_zero_admits_none() {
+    let (net, daemon) = start("[[port]]\nport = 8080\nrate = \"0/s\"\naction = \"drop\"\n");
+    let resets_before = kernel_counter(&net.server, "Tcp", "OutRsts");
+    let flood = Flood { routes: routes(&net), per_second: None, count: 2000, cpu: None, number: 0 };
+    flood.run(&Sender::new(&net.client));
+    let counts = counts_of(&daemon, 2000);
+    two_ticks_pass(&daemon);
+    assert_eq!((counts.admitted, counts.shed), (0, 2000));
+    assert_eq!(daemon.counts(PORT), counts);
+    assert_eq!(kernel_counter(&net.server, "Tcp", "OutRsts"), resets_before);
+}
