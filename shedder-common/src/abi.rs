@@ -36,8 +36,6 @@ pub mod program {
     /// The same again, for what happens while the first is interrupted: the kernel does not run a tracing program
     /// that already runs on this CPU.
     pub const TRACK_INTERRUPTING: &str = "track_interrupting";
-    /// BTF tracepoint on `tcp_destroy_sock`: uncounts what the kernel let neither of the two see.
-    pub const TRACK_DESTROYED: &str = "track_destroyed";
     /// Iterator over TCP sockets: counts those that are older than the counting or than their port's policy.
     pub const RECOUNT_CONNECTIONS: &str = "recount_connections";
     /// XDP: passes everything. The empty program that costs are measured against.

@@ -43,13 +43,6 @@ pub fn track_interrupting(context: BtfTracePointContext) -> i32 {
     track(&context)
 }
 
-/// Uncounts a connection whose end was not seen by either, when nothing is left of its socket.
-#[btf_tracepoint(function = "tcp_destroy_sock")]
-pub fn track_destroyed(context: BtfTracePointContext) -> i32 {
-    closed(context.arg(0));
-    0
-}
-
 #[inline(always)]
 fn track(context: &BtfTracePointContext) -> i32 {
     let socket: *const c_void = context.arg(0);

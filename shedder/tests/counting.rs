@@ -13,7 +13,7 @@ use aya::programs::{loaded_links, loaded_programs};
 use rustix::process::{Pid, Signal, kill_process};
 use shedder_common::limits::PolicyState;
 use support::churn::{Churned, Clients, Server, listener};
-use support::truth::{counts_become, ss_count, two_ticks_pass};
+use support::truth::{counts_become, ss_count, two_ticks_pass, was_not_corrected};
 use support::{Daemon, Net, Setup, connect, eventually, now};
 use xtask::testbed::Namespace;
 
@@ -117,6 +117,7 @@ fn connections_older_than_the_daemon_are_counted_and_leave_one_by_one() {
     drop(listener);
     eventually("all are gone", || daemon.active(PORT) == 0);
     assert!(!daemon.log().contains("counted with delay"), "{}", daemon.log());
+    was_not_corrected(&daemon);
 }
 
 #[test]
@@ -215,7 +216,6 @@ fn one_program_for_each_hook(daemon: &Daemon) {
         ("shed_tc", 1),
         ("shed_xdp", 0),
         ("track_connectio", 1),
-        ("track_destroyed", 1),
         ("track_interrupt", 1),
     ];
     let mut last = Vec::new();
@@ -256,6 +256,7 @@ fn a_policy_that_goes_and_comes_back_finds_the_connections_that_live() {
         connections.push(dial(&net, 1).unwrap());
     }
     close_one_by_one(&net, &daemon, connections, 0);
+    was_not_corrected(&daemon);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use support::syn::{Flood, Sender};
 use support::truth::{kernel_counter, two_ticks_pass};
-use support::{Counts, Daemon, Net, Setup, eventually, now};
+use support::{Counts, Daemon, Net, Setup, connect, holds_in_time, now};
 use xtask::testbed::cpus;
 
 const PORT: &str = "8080";
@@ -22,6 +23,12 @@ const CLOCK_STEP: u64 = 11;
 fn start(rest: &str) -> (Net, Daemon) {
     let net = Net::new();
     let daemon = Daemon::start(&net, &Setup { mode: "enforce", via: "auto", rest });
+    // Until a neighbour is known its packets wait, and so would the flood.
+    for (_, to) in routes(&net) {
+        let elsewhere = SocketAddr::new(to.ip(), 9);
+        let refused = connect(&net.client, elsewhere, Duration::from_secs(10)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
     (net, daemon)
 }
 
@@ -33,11 +40,13 @@ fn routes(net: &Net) -> Vec<(IpAddr, SocketAddr)> {
 
 /// Counts once all of `sent` are in them.
 fn counts_of(daemon: &Daemon, sent: u64) -> Counts {
-    eventually("all SYNs are counted", || {
-        let counts = daemon.counts(PORT);
+    let mut counts = Counts::default();
+    let all = holds_in_time(|| {
+        counts = daemon.counts(PORT);
         counts.admitted + counts.shed == sent
     });
-    daemon.counts(PORT)
+    assert!(all, "of {sent} SYNs were counted: {counts:?}");
+    counts
 }
 
 /// Sends 8,000 a second for ten seconds to a port with 1,000, evenly from these CPUs, while the quota is written

@@ -86,7 +86,7 @@ fn unload_twice_after_kill_9_leaves_nothing() {
     assert_eq!(bpf::tcx(&net.server, &net.link.b.interface), ["shed_tc"]);
     let first = unload(&daemon.config_file());
     assert_done(&first);
-    assert!(first.stdout.contains("16 pins"), "{first:?}");
+    assert!(first.stdout.contains("15 pins"), "{first:?}");
     assert_done(&unload(&daemon.config_file()));
     std::fs::remove_file(daemon.socket()).unwrap();
     assert_nothing_left(&daemon, &net, &held);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use shedder_common::address::Address;
 use shedder_common::control::Mode;
+use shedder_common::counters::ClassCounters;
 use shedder_common::gcra::Rate;
 use shedder_common::level::Level;
 
@@ -21,7 +22,7 @@ use super::sources::source_table;
 use crate::config::model::{Config, PortPolicy, RateLimit};
 use crate::control::protocol::{Command, LevelChoice, Payload, Refusal};
 use crate::control::{Recordings, TickReadings};
-use crate::datapath::{Counters, Datapath, Rules};
+use crate::datapath::{Counters, Datapath, PolicyReading, Rules};
 use crate::explain;
 use crate::kernel::doctor::needs_reset;
 use crate::kernel::support::KernelSupport;
@@ -549,9 +550,10 @@ impl ControlLoop {
             let reading = |counters: &Counters| counters.policies.get(&range).copied().unwrap_or_default();
             let (before, after) = (reading(&before), reading(&after));
             let seen = Observation {
+                counted_before: before.counted,
                 found,
-                counted: after.counted,
-                quiet: before == after,
+                counted_after: after.counted,
+                opened: passed(&after).saturating_sub(passed(&before)),
                 recounted: self.recounted,
             };
             let Some(correction) = self.reconciler.observe(range, seen) else { continue };
@@ -645,4 +647,13 @@ fn tell(update: &Update) {
             );
         }
     }
+}
+
+/// Attempts that passed and may have become connections.
+fn passed(reading: &PolicyReading) -> u64 {
+    let of_class = |class: &ClassCounters| {
+        let would_shed: u64 = class.would_shed.iter().sum();
+        class.admitted + class.retransmits_admitted + class.exempt + class.fail_open + would_shed
+    };
+    reading.counters.classes.iter().map(of_class).sum()
 }

@@ -9,14 +9,33 @@ type PortRange = (u16, u16);
 /// What was seen of one policy around a walk through the socket table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Observation {
+    /// Connections counted by the kernel before the walk.
+    pub(super) counted_before: u64,
     /// Live connections that the walk found.
     pub(super) found: u64,
-    /// Connections counted by the kernel.
-    pub(super) counted: u64,
-    /// Nothing was judged, opened or closed during the walk.
-    pub(super) quiet: bool,
+    /// Connections counted by the kernel after the walk.
+    pub(super) counted_after: u64,
+    /// Connections that may have been opened during the walk.
+    pub(super) opened: u64,
     /// The kernel's count includes the connections that are older than the counting.
     pub(super) recounted: bool,
+}
+
+impl Observation {
+    const fn is_quiet(&self) -> bool {
+        self.counted_before == self.counted_after && self.opened == 0
+    }
+
+    /// Between which numbers the connections lie that are counted but are no more.
+    ///
+    /// What lived all the time was found, so with an excess *e*: found ≥ after − *e* − opened. What was found
+    /// lived before or was opened, so: found ≤ before − *e* + opened.
+    fn excess(&self) -> (i64, i64) {
+        let (found, opened) = (signed(self.found), signed(self.opened));
+        let least = signed(self.counted_after).saturating_sub(found).saturating_sub(opened).max(0);
+        let most = signed(self.counted_before).saturating_sub(found).saturating_add(opened).max(least);
+        (least, most)
+    }
 }
 
 /// Decides what to add to the kernel's counts.
@@ -35,37 +54,48 @@ struct Seen {
 impl Reconciler {
     /// The correction of a policy that the kernel should have from now on, where it changes.
     ///
-    /// At the first look the kernel's own counting is believed if it includes what is older; else the socket
-    /// table, whatever moves. Later the counting is, unless the table twice shows the same difference while
-    /// nothing moves: the table cannot be read at one moment, so while connections come and go it says little.
+    /// A kernel that includes what is older counts right, but for ends of connections that it did not show to
+    /// the programs: it is corrected downwards, by what two looks in a row prove, however much moves. (The table
+    /// also shows what this host itself opened from a port with a policy, so it proves nothing upwards.)
     ///
-    /// The table also shows what this host itself opened from a port with a policy; a kernel that includes what
-    /// is older is therefore corrected downwards only.
+    /// Any other kernel is not believed at the first look, and the socket table is, whatever moves; later the
+    /// table is believed when it twice shows the same difference while nothing moves.
     pub(super) fn observe(&mut self, policy: PortRange, seen: Observation) -> Option<i64> {
-        let most = if seen.recounted { 0 } else { i64::MAX };
-        let difference = (signed(seen.found) - signed(seen.counted)).min(most);
+        let difference = signed(seen.found) - signed(seen.counted_after);
         let Some(known) = self.policies.get_mut(&policy) else {
-            let correction = difference.max(0);
+            let correction = if seen.recounted { 0 } else { difference.max(0) };
             self.policies.insert(policy, Seen { correction, suspected: None });
             // Even 0 is news: the kernel may still have what an earlier daemon wrote.
             return Some(correction);
         };
-        if !seen.quiet || difference == known.correction {
-            known.suspected = None;
+        let wanted = if seen.recounted {
+            let (least, most) = seen.excess();
+            -known.correction.saturating_neg().clamp(least, most)
+        } else if seen.is_quiet() {
+            difference
+        } else {
+            known.correction
+        };
+        let change = wanted - known.correction;
+        let Some(suspected) = known.suspected.take().filter(|_| change != 0) else {
+            known.suspected = (change != 0).then_some(wanted);
+            return None;
+        };
+        let before = suspected - known.correction;
+        let agreed = if seen.recounted { before.signum() == change.signum() } else { before == change };
+        if !agreed {
+            known.suspected = Some(wanted);
             return None;
         }
-        if known.suspected != Some(difference) {
-            known.suspected = Some(difference);
-            return None;
-        }
-        *known = Seen { correction: difference, suspected: None };
-        Some(difference)
+        known.correction += if before.abs() < change.abs() { before } else { change };
+        Some(known.correction)
     }
 
-    /// Whether some correction stands or is suspected, so that the table should be looked at again soon.
+    /// Whether the table should be looked at again soon: something is suspected, or connections that only the
+    /// table shows are still there.
     #[must_use]
     pub(super) fn is_restless(&self) -> bool {
-        self.policies.values().any(|seen| seen.correction != 0 || seen.suspected.is_some())
+        self.policies.values().any(|seen| seen.correction > 0 || seen.suspected.is_some())
     }
 
     /// Forgets policies that are no more.
@@ -91,11 +121,15 @@ mod tests {
     const PORT: PortRange = (80, 80);
 
     fn seen(found: u64, counted: u64) -> Observation {
-        Observation { found, counted, quiet: true, recounted: false }
+        Observation { counted_before: counted, found, counted_after: counted, opened: 0, recounted: false }
     }
 
     fn moving(found: u64, counted: u64) -> Observation {
-        Observation { quiet: false, ..seen(found, counted) }
+        Observation { opened: 5, ..seen(found, counted) }
+    }
+
+    fn recounted(seen: Observation) -> Observation {
+        Observation { recounted: true, ..seen }
     }
 
     #[test]
@@ -114,15 +148,53 @@ mod tests {
     #[test]
     fn a_kernel_that_has_recounted_is_believed_over_the_table_and_old_corrections() {
         let mut reconciler = Reconciler::default();
-        let recounted = Observation { recounted: true, ..moving(7, 5) };
-        assert_eq!(reconciler.observe(PORT, recounted), Some(0));
-        assert!(!reconciler.is_restless());
-        for _ in 0..3 {
-            assert_eq!(reconciler.observe(PORT, Observation { quiet: true, ..recounted }), None);
+        for found in [7, 7, 8, 5] {
+            let news = reconciler.observe(PORT, recounted(seen(found, 5)));
+            assert!(news.is_none_or(|correction| correction == 0), "{news:?}");
         }
-        let stuck = Observation { found: 4, quiet: true, ..recounted };
-        assert_eq!(reconciler.observe(PORT, stuck), None);
-        assert_eq!(reconciler.observe(PORT, stuck), Some(-1));
+        assert!(!reconciler.is_restless());
+    }
+
+    #[test]
+    fn a_recounted_kernel_is_corrected_by_what_two_looks_prove_while_all_moves() {
+        let mut reconciler = Reconciler::default();
+        assert_eq!(reconciler.observe(PORT, recounted(moving(100, 100))), Some(0));
+        // Five may have been opened behind the walk: 103 proves nothing, 110 proves five, 107 two.
+        assert_eq!(reconciler.observe(PORT, recounted(moving(100, 103))), None);
+        assert!(!reconciler.is_restless());
+        assert_eq!(reconciler.observe(PORT, recounted(moving(100, 110))), None);
+        assert!(reconciler.is_restless());
+        assert_eq!(reconciler.observe(PORT, recounted(moving(100, 107))), Some(-2));
+        // In quiet the rest is seen, and what was too much goes back.
+        assert_eq!(reconciler.observe(PORT, recounted(seen(50, 57))), None);
+        assert_eq!(reconciler.observe(PORT, recounted(seen(50, 57))), Some(-7));
+        assert!(!reconciler.is_restless());
+        assert_eq!(reconciler.observe(PORT, recounted(seen(50, 53))), None);
+        assert_eq!(reconciler.observe(PORT, recounted(seen(50, 53))), Some(-3));
+    }
+
+    proptest::proptest! {
+        /// Some live all the time, some are opened or closed at any moment of the walk, some are counted but no
+        /// more: what is proved is never wrong.
+        #[test]
+        fn the_excess_lies_where_an_observation_says(
+            stay in 0_u64..50, excess in 0_u64..50,
+            closed in proptest::collection::vec(proptest::bool::ANY, 0..20),
+            opened in proptest::collection::vec(proptest::bool::ANY, 0..20),
+            brief in proptest::collection::vec(proptest::bool::ANY, 0..20),
+        ) {
+            let count = |those: &[bool]| u64::try_from(those.len()).unwrap();
+            let seen_of = |those: &[bool]| u64::try_from(those.iter().filter(|seen| **seen).count()).unwrap();
+            let observation = Observation {
+                counted_before: stay + count(&closed) + excess,
+                found: stay + seen_of(&closed) + seen_of(&opened) + seen_of(&brief),
+                counted_after: stay + count(&opened) + excess,
+                opened: count(&opened) + count(&brief),
+                recounted: true,
+            };
+            let (least, most) = observation.excess();
+            proptest::prop_assert!((least..=most).contains(&i64::try_from(excess).unwrap()), "{least} {most}");
+        }
     }
 
     #[test]

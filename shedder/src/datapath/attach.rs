@@ -203,12 +203,12 @@ pub(super) fn pin_link(link: FdLink, path: &Path) -> Result<FdLink> {
 /// Attaches the connection counting. New programs are attached before the old ones go; a connection is counted
 /// once although several see it, because the socket remembers.
 pub(super) fn attach_track_connections(ebpf: &mut Ebpf, pins: &Pins) -> Result<Vec<FdLink>> {
-    let attach = |(name, tracepoint)| {
+    let attach = |name| {
         let program = programs::tracker(ebpf, name)?;
         let id = program
             .attach()
             .map_err(|error: ProgramError| anyhow::Error::from(error))
-            .with_context(|| format!("attach to the tracepoint {tracepoint}"))?;
+            .context("attach to the tracepoint inet_sock_set_state")?;
         pin_link(program.take_link(id)?.into(), &pins.track_link(name))
     };
     programs::TRACKERS.into_iter().map(attach).collect()

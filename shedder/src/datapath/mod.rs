@@ -112,7 +112,7 @@ impl Datapath {
                 (Ok(attach::attach_track_connections(&mut ethernet, &pins)?), recount)
             }
             Err(error) => {
-                for (name, _) in programs::TRACKERS {
+                for name in programs::TRACKERS {
                     pins::remove_file(&pins.track_link(name))?;
                 }
                 let reason = format!("{error:#}");
@@ -332,10 +332,8 @@ impl Datapath {
     pub fn remove(mut self) -> Result<()> {
         let interfaces: Vec<u32> = self.attached.keys().copied().collect();
         let detached: Vec<Result<()>> = interfaces.into_iter().map(|ifindex| self.detach(ifindex)).collect();
-        let track: Vec<Result<()>> = programs::TRACKERS
-            .iter()
-            .map(|(name, _)| pins::remove_file(&self.pins.track_link(name)))
-            .collect();
+        let track: Vec<Result<()>> =
+            programs::TRACKERS.iter().map(|name| pins::remove_file(&self.pins.track_link(name))).collect();
         drop(self.track);
         let pins = self.pins.remove_all().map(drop);
         detached.into_iter().chain(track).chain([pins]).collect()

@@ -13,12 +13,8 @@ use super::object::OBJECT;
 use super::pins::Pins;
 use super::wire::Wire;
 
-/// The programs that count connections, and their tracepoints.
-pub(super) const TRACKERS: [(&str, &str); 3] = [
-    (program::TRACK_CONNECTIONS, "inet_sock_set_state"),
-    (program::TRACK_INTERRUPTING, "inet_sock_set_state"),
-    (program::TRACK_DESTROYED, "tcp_destroy_sock"),
-];
+/// The programs that count connections.
+pub(super) const TRACKERS: [&str; 2] = [program::TRACK_CONNECTIONS, program::TRACK_INTERRUPTING];
 
 /// What the programs must know before they are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +76,10 @@ pub(super) fn kernel_types() -> Result<Btf> {
 
 /// Loads the connection counting into the kernel.
 pub(super) fn load_track_connections(ebpf: &mut Ebpf, types: &Btf) -> Result<()> {
-    for (name, tracepoint) in TRACKERS {
-        tracker(ebpf, name)?.load(tracepoint, types).with_context(|| format!("the kernel refused {name}"))?;
+    for name in TRACKERS {
+        tracker(ebpf, name)?
+            .load("inet_sock_set_state", types)
+            .with_context(|| format!("the kernel refused {name}"))?;
     }
     Ok(())
 }
