@@ -29,6 +29,7 @@ pub(super) fn svg(report: &Report) -> String {
         line(&mut svg, &[(x, 16.0), (x + 18.0, 16.0)], color);
         text(&mut svg, (x + 23.0, 20.0), "start", "#222", variant.name());
     }
+    text(&mut svg, (LEFT + 270.0, 20.0), "start", "#555", "useful answers, of the capacity");
     for (scenario, left) in report.scenarios.iter().zip((0_u8..).map(|place| f64::from(place) * PANEL_WIDTH))
     {
         panel(&mut svg, scenario, left);

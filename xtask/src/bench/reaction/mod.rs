@@ -47,8 +47,8 @@ pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Shorter than the default, so that the way back does not take hours; the report says so.
 pub(super) const HOLD: Duration = Duration::from_secs(1);
 const MEMORY_BYTES: u64 = 16 << 20;
-/// Of which the working set is a multiple.
-const FILE_BYTES: u64 = 8 * MEMORY_BYTES;
+/// A little more than fits: what is read again was dropped so lately that the kernel calls the wait for it a stall.
+const FILE_BYTES: u64 = MEMORY_BYTES + MEMORY_BYTES / 4;
 /// Fills three quarters of the listen backlog.
 const CLIENTS: u16 = BACKLOG / 4 * 3;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -204,8 +204,7 @@ impl Stalling {
     /// `reached` is when PSI showed enough.
     fn sample(self, reached: Option<Instant>) -> Sample {
         let Self { started, changed, ended, back } = self;
-        // What was not seen to be reached before was reached by another scope.
-        let reached = reached.map(|reached| reached.min(changed.at));
+        let reached = reached.filter(|reached| *reached <= changed.at);
         Sample {
             threshold_seconds: reached
                 .map(|reached| reached.saturating_duration_since(started).as_secs_f64()),

@@ -12,6 +12,10 @@ use crate::bench::table::{ms, table};
 /// What PSI shows must have changed the quotas after so many ticks, at the median.
 const PSI_TICKS_MAX: f64 = 2.0;
 
+const fn is_psi(kind: Kind) -> bool {
+    matches!(kind, Kind::Cpu | Kind::Memory)
+}
+
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -42,7 +46,8 @@ pub(super) struct StallReport {
 /// One repetition.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sample {
-    /// From the order to stall until PSI shows as much as the threshold asks for; nothing for other signals.
+    /// From the order to stall until PSI of the control group has grown by what the threshold asks for; nothing for
+    /// other signals, and where quotas changed before, since stalls of others counted too.
     pub(super) threshold_seconds: Option<f64>,
     /// From the order to stall until the daemon shows other quotas.
     pub(super) reaction_seconds: f64,
@@ -79,7 +84,7 @@ impl StallReport {
             name: kind.name(),
             kind,
             threshold: Summary::new(samples.iter().filter_map(|sample| sample.threshold_seconds)),
-            beyond: Summary::new(samples.iter().map(Sample::beyond)),
+            beyond: Summary::new(samples.iter().map(|sample| sample.beyond(kind))),
             reaction: Summary::new(samples.iter().map(|sample| sample.reaction_seconds)),
             recovery: Summary::new(samples.iter().map(|sample| sample.recovery_seconds)),
             signal: most.map_or_else(String::new, |(signal, _)| signal.to_owned()),
@@ -113,7 +118,7 @@ impl Report {
 
     /// An error where a full run missed what must be reached.
     pub(super) fn verdict(&self) -> anyhow::Result<()> {
-        for stall in self.stalls.iter().filter(|stall| matches!(stall.kind, Kind::Cpu | Kind::Memory)) {
+        for stall in self.stalls.iter().filter(|stall| is_psi(stall.kind)) {
             let reached = stall.ticks().is_some_and(|ticks| ticks <= PSI_TICKS_MAX);
             anyhow::ensure!(
                 self.quick || reached,
@@ -146,6 +151,17 @@ impl fmt::Display for Report {
             self.tick_seconds * 1000.0,
             self.hold_seconds
         )?;
+        for stall in self.stalls.iter().filter(|stall| is_psi(stall.kind)) {
+            let early = stall.samples.iter().filter(|sample| sample.threshold_seconds.is_none()).count();
+            if early > 0 {
+                writeln!(
+                    f,
+                    "{}: {early} times quotas changed before its own PSI had grown enough: stalls of others counted \
+                     too.",
+                    stall.name
+                )?;
+            }
+        }
         if self.quick {
             writeln!(f, "Few repetitions: nothing to quote.")?;
         }
@@ -154,8 +170,10 @@ impl fmt::Display for Report {
 }
 
 impl Sample {
-    fn beyond(&self) -> f64 {
-        self.reaction_seconds - self.threshold_seconds.unwrap_or(0.0)
+    fn beyond(&self, kind: Kind) -> f64 {
+        let reached =
+            self.threshold_seconds.unwrap_or(if is_psi(kind) { self.reaction_seconds } else { 0.0 });
+        self.reaction_seconds - reached
     }
 }
 
@@ -181,7 +199,7 @@ mod tests {
     }
 
     fn report(kind: Kind, reactions: &[f64]) -> Report {
-        let threshold = matches!(kind, Kind::Cpu | Kind::Memory).then_some(0.05);
+        let threshold = is_psi(kind).then_some(0.05);
         let samples = reactions.iter().map(|reaction| sample(threshold, *reaction)).collect();
         Report { stalls: vec![StallReport::new(kind, samples)], ..Report::new(false) }
     }
@@ -201,6 +219,15 @@ mod tests {
         assert!(report(Kind::Memory, &[0.1, 0.3, 0.3]).verdict().is_err());
         assert!(report(Kind::Memory, &[]).verdict().is_err());
         assert!(report(Kind::Accept, &[3.0]).verdict().is_ok(), "only PSI has a requirement");
+    }
+
+    #[test]
+    fn a_change_before_the_threshold_is_said() {
+        let samples = vec![sample(None, 0.4), sample(Some(0.1), 0.15)];
+        let stall = StallReport::new(Kind::Memory, samples);
+        assert!((stall.beyond.worst_seconds.unwrap() - 0.05).abs() < 1e-9);
+        let report = Report { stalls: vec![stall], ..Report::new(false) };
+        assert!(report.to_string().contains("1 times quotas changed before"), "{report}");
     }
 
     #[test]
