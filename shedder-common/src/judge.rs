@@ -10,6 +10,7 @@ use crate::gcra::{self, Rate};
 use crate::limits::{CLOSED, ClassLimits, DEPTH_ONE, PolicyLimits, RESET, Scope, SourceRule, UNLIMITED};
 use crate::opaque::{blurred, low_half};
 use crate::packet::parse::Attempt;
+use crate::service::Service;
 
 /// A 64-bit word that several CPUs change.
 pub trait Cell {
@@ -82,8 +83,8 @@ pub struct State<W> {
     pub floor_tats: [W; CLASSES],
     /// Live connections.
     pub active: W,
-    /// Keeps an entry to two cache lines of its own.
-    pub reserved: [W; 5],
+    /// How fast its connections are accepted.
+    pub service: Service<W>,
 }
 
 /// The socket that an attempt would reach.
@@ -353,9 +354,10 @@ fn ask<E: Environment>(gates: &Gates<'_, E>, attempt: &Attempt, wait_us: &mut u3
             Socket::Unknown => {}
             Socket::Existing => return Outcome::Repeat.word(),
             Socket::Listener(listener) => {
-                let queue = Queue::new(&listener, gates.now_ns);
+                let mut queue = Queue::new(&listener, gates.now_ns);
                 if wants_wait {
                     *wait_us = queue.wait_us;
+                    queue.expected_us = gates.expected_us(&listener);
                 }
                 standing = gates.with_listener(standing.blurred(), &queue).blurred();
                 if let Some(gate) = standing.shed() {
@@ -478,6 +480,24 @@ impl<E: Environment> Gates<'_, E> {
         let (limits, share) = (self.limits, self.share);
         limits.connections & limits.queue_depth & limits.queue_wait_us != UNLIMITED
             || share.connections & share.queue_depth & share.queue_wait_us != UNLIMITED
+    }
+
+    /// How long a connection will wait that joins the queue now; 0 is unknown.
+    #[inline(always)]
+    fn expected_us(&self, listener: &Listener) -> u32 {
+        let Some(State { service, .. }) = self.environment.state(self.key.policy) else { return 0 };
+        if listener.accept_queue == 0 || listener.oldest_us == 0 {
+            service.idle();
+            return 0;
+        }
+        let now_us = self.now_ns / 1000;
+        let (depth, limit_us) = (listener.accept_queue, self.limits.queue_wait_us);
+        let expected_us = service.expected_us(depth, listener.oldest_us, now_us, limit_us);
+        blurred::<{ 1 << 32 }>(low_half(if expected_us >> 32 == 0 {
+            expected_us
+        } else {
+            u64::from(u32::MAX)
+        }))
     }
 
     /// What the gates say that need the listener.
@@ -654,6 +674,8 @@ pub struct Queue {
     pub syn_queue: u32,
     /// How long the oldest connection has waited, or [`NO_WAIT`].
     pub wait_us: u32,
+    /// How long a connection will wait that joins now; 0 is unknown.
+    pub expected_us: u32,
 }
 
 impl Queue {
@@ -677,6 +699,7 @@ impl Queue {
             capacity: listener.backlog.saturating_add(1),
             syn_queue: listener.syn_queue,
             wait_us: blurred::<{ 1 << 32 }>(low_half(wait_us)),
+            expected_us: 0,
         }
     }
 
@@ -694,7 +717,7 @@ impl Queue {
         if queue_wait_us != UNLIMITED
             && self.wait_us != NO_WAIT
             && self.wait_us != 0
-            && self.wait_us >= queue_wait_us
+            && (self.wait_us >= queue_wait_us || self.expected_us >= queue_wait_us)
         {
             return Some(Gate::QueueWait);
         }
@@ -704,5 +727,7 @@ impl Queue {
 
 #[cfg(test)]
 mod memory;
+#[cfg(test)]
+mod queueing;
 #[cfg(test)]
 mod tests;

@@ -26,3 +26,4 @@ pub mod limits;
 pub mod local_addresses;
 mod opaque;
 pub mod packet;
+pub mod service;

@@ -109,8 +109,8 @@ pub struct PolicyState {
     pub floor_tats: [u64; CLASSES],
     /// Live connections that `track_connections` has counted and not yet uncounted.
     pub active: u64,
-    /// Keeps an entry to two cache lines of its own.
-    pub reserved: [u64; 5],
+    /// As [`crate::service::Service`].
+    pub service: [u64; 5],
 }
 
 /// What is known of a source CIDR; the `u32` value of `SOURCES`.
