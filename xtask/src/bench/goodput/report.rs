@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::analysis::{Measured, StepResult, recovered, steps};
+use super::analysis::{Counts, Measured, StepResult, recovered, steps};
 use super::limits::Variant;
 use super::plan::Planned;
 use super::services::Scenario;
@@ -18,6 +18,9 @@ const QUEUE_P99_SECONDS_MAX: f64 = 0.055;
 /// For each level to step down from the default `hold`, and this beyond.
 const RECOVERY_SECONDS_MAX: f64 = 2.0;
 const HOLD_SECONDS: f64 = 10.0;
+/// Of the highest class, while it offers less than this of the capacity.
+const SPARED_RATIO_MIN: f64 = 0.95;
+const FITS_RATIO_MAX: f64 = 0.8;
 const OVERLOADED_FACTOR: f64 = 2.5;
 /// A load that was later than this, or a CPU that was busier, says more of this machine than of the server.
 const LAG_SECONDS_MAX: f64 = 0.025;
@@ -196,7 +199,8 @@ impl ScenarioReport {
         found
     }
 
-    /// Of the attempts of a higher class a greater part is useful.
+    /// Of the attempts of a higher class a greater part is useful, and of the highest nearly all while it alone is no
+    /// overload.
     fn order(&self, run: &Run) -> Vec<(bool, String)> {
         let order = |step: &StepResult| {
             let ratios: Vec<f64> = step.classes.iter().map(|class| useful_ratio(&class.counts)).collect();
@@ -207,13 +211,19 @@ impl ScenarioReport {
                 .map(|(class, ratio)| format!("{} {}", class.class, percent(*ratio)))
                 .collect();
             let text = format!("{} at {}×: useful of {}", self.name, step.factor, shown.join(", "));
-            (ratios.is_sorted_by(|higher, lower| higher >= lower), text)
+            let highest = step.classes.first().zip(ratios.first());
+            let fits = |counts: &Counts| {
+                counts.offered as f64 / step.duration_seconds <= FITS_RATIO_MAX * self.capacity_per_second
+            };
+            let spared =
+                highest.is_none_or(|(class, ratio)| !fits(&class.counts) || *ratio >= SPARED_RATIO_MIN);
+            (spared && ratios.is_sorted_by(|higher, lower| higher >= lower), text)
         };
         run.overloaded().map(order).collect()
     }
 }
 
-fn useful_ratio(counts: &super::analysis::Counts) -> f64 {
+fn useful_ratio(counts: &Counts) -> f64 {
     counts.useful as f64 / counts.offered.max(1) as f64
 }
 
@@ -311,7 +321,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::analysis::{ClassResult, Counts, Observed};
+    use super::super::analysis::{ClassResult, Observed};
     use super::*;
 
     fn step(factor: f64, ratio: f64, p99: f64) -> StepResult {
@@ -385,6 +395,16 @@ mod tests {
             "{}",
             report.requirements_text()
         );
+    }
+
+    #[test]
+    fn the_highest_class_is_spared_while_it_is_no_overload_by_itself() {
+        let mut report = report(Scenario::Classes, 1.0, 0.01);
+        report.scenarios[0].runs[0].steps[1].classes[0].counts.useful = 90;
+        assert!(report.verdict().is_err());
+        report.scenarios[0].runs[0].steps[1].classes[0].counts.offered = 1500;
+        report.scenarios[0].runs[0].steps[1].classes[0].counts.useful = 1400;
+        assert!(report.verdict().is_ok());
     }
 
     #[test]
