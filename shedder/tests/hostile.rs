@@ -58,14 +58,14 @@ fn frames(ipv4: Ends, ipv6: Ends) -> Vec<(&'static str, Vec<u8>)> {
         ("truncated_tcp", plain6[..54].to_vec()),
         ("truncated_tcp", plain6[..67].to_vec()),
         ("truncated_extension", chain(2)[..55].to_vec()),
-        // Version 5, header of 4 bytes, total length of 10.
+        // Version 5, header of 4 bytes.
         ("bad_ip", changed(&plain, 14, 0x55)),
         ("bad_ip", changed(&plain, 14, 0x41)),
-        ("bad_ip", changed(&plain, 17, 10)),
         ("bad_ip", changed(&plain6, 14, 0x40)),
         // Options beyond the payload's length.
         ("bad_ip", changed(&chain(1), 55, 200)),
-        // Data offsets of 4 words and of 15.
+        // A total length of 10; data offsets of 4 words and of 15.
+        ("bad_tcp", changed(&plain, 17, 10)),
         ("bad_tcp", changed(&plain, 46, 0x40)),
         ("bad_tcp", changed(&plain, 46, 0xf0)),
         ("bad_tcp", changed(&plain6, 66, 0x00)),

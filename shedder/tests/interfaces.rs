@@ -43,6 +43,9 @@ fn warned(daemon: &Daemon, text: &str) -> bool {
     status["warnings"].as_array().unwrap().iter().any(|warning| warning.as_str().unwrap().contains(text))
 }
 
+/// Links of the programs that count connections.
+const COUNTING: usize = 2;
+
 /// Names of the pinned links.
 fn pinned_links(daemon: &Daemon) -> usize {
     std::fs::read_dir(daemon.bpffs().join("abi-1/links")).unwrap().count()
@@ -55,11 +58,11 @@ fn an_interface_is_served_whenever_it_is_there() {
     daemon.wait_until_ready();
     for _ in 0..3 {
         eventually("its absence is said", || warned(&daemon, "there is no interface late0"));
-        assert_eq!((attachment(&daemon, "late0"), pinned_links(&daemon)), (None, 1));
+        assert_eq!((attachment(&daemon, "late0"), pinned_links(&daemon)), (None, COUNTING));
         ip(&namespace, "link add late0 type veth peer name late1");
         eventually("it is served", || mode(&daemon, "late0").as_deref() == Some("tcx"));
         assert_eq!(bpf::tcx(&namespace, "late0"), ["shed_tc"]);
-        assert_eq!(pinned_links(&daemon), 2, "it and the counting of connections");
+        assert_eq!(pinned_links(&daemon), 1 + COUNTING, "it and the counting of connections");
         assert!(!warned(&daemon, "late0"));
         ip(&namespace, "link delete late0");
         eventually("it is not served any more", || attachment(&daemon, "late0").is_none());
@@ -226,7 +229,7 @@ fn a_file_that_names_another_hook_moves_the_interface_when_it_is_read_again() {
     eventually("generic XDP serves it", || mode(&daemon, interface).as_deref() == Some("generic"));
     assert_eq!(bpf::tcx(&net.server, interface), Vec::<String>::new());
     assert!(bpf::xdp(&net.server, interface).is_some());
-    assert_eq!(pinned_links(&daemon), 2, "it and the counting of connections");
+    assert_eq!(pinned_links(&daemon), 1 + COUNTING, "it and the counting of connections");
 }
 
 #[test]
