@@ -2,7 +2,7 @@
 
 /// Version of every type and map in this crate. It stands in the pin path: maps of another version are never
 /// read. Any change to a shared type or to the meaning of a field needs a new number.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Number of policy slots. Slot 0 means "no policy" and holds none.
 pub const MAX_POLICIES: u32 = 1024;
@@ -99,9 +99,17 @@ pub mod global {
     pub const LINK_HEADER_LEN: &str = "LINK_HEADER_LEN";
     /// [`SocketOffsets`](crate::abi::SocketOffsets): where the kernel keeps what the gates read.
     pub const SOCKET_OFFSETS: &str = "SOCKET_OFFSETS";
+    /// u32: number of the type `tcp_sock` in the kernel's BTF, where [`CAST_CALL`](crate::abi::CAST_CALL) was replaced; 0
+    /// where not.
+    pub const TCP_SOCK_TYPE: &str = "TCP_SOCK_TYPE";
     /// [`Key`](crate::fingerprint::Key): the secret of this daemon's fingerprints.
     pub const FINGERPRINT_KEY: &str = "FINGERPRINT_KEY";
 }
+
+/// The immediate operand of a move to r0 that stands for a call of the kernel function `bpf_rdonly_cast`. The loader
+/// replaces the instruction where the kernel has that function (6.2): neither the compiler nor aya can write such a
+/// call.
+pub const CAST_CALL: u32 = 0x5ed_ca57;
 
 /// Byte offsets of kernel fields, from the running kernel's BTF. A field that the kernel does not have is
 /// [`NO_FIELD`]; what needs it is then not judged.
@@ -125,6 +133,9 @@ pub struct SocketOffsets {
     pub established_us: u32,
     /// `tcp_sock.rcv_nxt` (u32).
     pub receive_next: u32,
+    /// `tcp_sock.srtt_us` (u32, eighths of a microsecond): when a connection is established, how long its handshake
+    /// took.
+    pub round_trip: u32,
     /// `sock_common.skc_state` (u8).
     pub state: u32,
     /// `sock_common.skc_family` (u16).
@@ -161,6 +172,7 @@ impl SocketOffsets {
         request_child: NO_FIELD,
         established_us: NO_FIELD,
         receive_next: NO_FIELD,
+        round_trip: NO_FIELD,
         state: NO_FIELD,
         family: NO_FIELD,
         local_port: NO_FIELD,
@@ -215,7 +227,7 @@ plain! {
     usize: size_of::<usize>(),
     [u8; 4]: 4,
     [u8; 16]: 16,
-    SocketOffsets: 18 * 4,
+    SocketOffsets: 19 * 4,
     crate::address::Address: 16,
     crate::control::Control: 40,
 }

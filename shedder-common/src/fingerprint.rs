@@ -59,14 +59,13 @@ impl Fingerprint {
     #[must_use]
     #[inline(always)]
     pub const fn of(key: &Key, attempt: &Attempt) -> Self {
-        Self::of_tuple(
-            key,
-            &attempt.source,
-            &attempt.destination,
-            attempt.source_port,
-            attempt.destination_port,
-            attempt.sequence,
-        )
+        let ports = ports(attempt.source_port, attempt.destination_port);
+        let (source, destination, sequence) = (&attempt.source, &attempt.destination, attempt.sequence);
+        if attempt.ipv6 {
+            Self::of_ipv6(key, source, destination, ports, sequence)
+        } else {
+            Self::of_ipv4(key, source, destination, ports, sequence)
+        }
     }
 
     /// The fingerprint of the attempt with that 4-tuple and initial sequence number.
@@ -80,21 +79,41 @@ impl Fingerprint {
         destination_port: u16,
         sequence: u32,
     ) -> Self {
+        let ports = ports(source_port, destination_port);
+        if source.is_v4() && destination.is_v4() {
+            Self::of_ipv4(key, source, destination, ports, sequence)
+        } else {
+            Self::of_ipv6(key, source, destination, ports, sequence)
+        }
+    }
+
+    #[inline(always)]
+    const fn of_ipv4(key: &Key, source: &Address, destination: &Address, ports: u32, sequence: u32) -> Self {
+        let [a, _, _, _, e] = key.multipliers;
+        let ([_, _, _, source], [_, _, _, destination]) = (source.words, destination.words);
+        let addresses = source as u64 | (destination as u64) << 32;
+        Self::of_sum(addresses.wrapping_mul(a).wrapping_add(rest(ports, sequence).wrapping_mul(e)), a ^ e)
+    }
+
+    #[inline(always)]
+    const fn of_ipv6(key: &Key, source: &Address, destination: &Address, ports: u32, sequence: u32) -> Self {
         let [a, b, c, d, e] = key.multipliers;
         let [s0, s1] = source.halves();
         let [d0, d1] = destination.halves();
-        // Rotated, so that what differs most, ports and sequence number, moves all bits of the product.
-        let ports = (source_port as u64 | (destination_port as u64) << 16).rotate_left(16);
-        let rest = (ports | (sequence as u64) << 48) ^ (sequence >> 16) as u64;
         // The products do not wait for each other.
         let sum = s0
             .wrapping_mul(a)
             .wrapping_add(s1.rotate_left(32).wrapping_mul(b))
             .wrapping_add(d0.wrapping_mul(c))
             .wrapping_add(d1.rotate_left(32).wrapping_mul(d))
-            .wrapping_add(rest.wrapping_mul(e));
+            .wrapping_add(rest(ports, sequence).wrapping_mul(e));
+        Self::of_sum(sum, a ^ e)
+    }
+
+    #[inline(always)]
+    const fn of_sum(sum: u64, multiplier: u64) -> Self {
         let hash = sum ^ (sum >> 32);
-        let hash = hash.wrapping_mul(a ^ e | 1);
+        let hash = hash.wrapping_mul(multiplier | 1);
         Self { slot: low_half(hash >> 16) & (FINGERPRINT_SLOTS - 1), tag: hash & TAG_MASK }
     }
 
@@ -130,8 +149,22 @@ impl Fingerprint {
     }
 }
 
+#[inline(always)]
+const fn ports(source: u16, destination: u16) -> u32 {
+    source as u32 | (destination as u32) << 16
+}
+
+#[inline(always)]
+const fn rest(ports: u32, sequence: u32) -> u64 {
+    ports as u64 | (sequence as u64) << 32
+}
+
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "cuts numbers into bytes")]
 mod tests {
+    use std::collections::HashSet;
+    use std::vec::Vec;
+
     use super::*;
 
     const KEY: Key = Key::new([
@@ -174,13 +207,51 @@ mod tests {
         }
     }
 
+    /// What differs little must differ in the fingerprint, be it in the first bits or the last.
     #[test]
-    fn slots_are_spread() {
-        let mut used = std::collections::HashSet::new();
-        for port in 0..60_000 {
-            used.insert(Fingerprint::of(&KEY, &attempt(port, 7)).slot);
+    fn slots_and_tags_are_spread() {
+        let ports: fn(u32) -> Attempt = |i| attempt(i as u16, 7);
+        let sequences: fn(u32) -> Attempt = |i| attempt(1, i);
+        let high_sequences: fn(u32) -> Attempt = |i| attempt(1, i << 16);
+        let hosts: fn(u32) -> Attempt = |i| {
+            let [_, _, high, low] = i.to_be_bytes();
+            Attempt { source: Address::from_v4([10, 0, high, low]), ..attempt(1, 2) }
+        };
+        let networks: fn(u32) -> Attempt = |i| {
+            let [_, _, high, low] = i.to_be_bytes();
+            Attempt { destination: Address::from_v4([high, low, 0, 1]), ..attempt(1, 2) }
+        };
+        let ipv6: fn(u32) -> Attempt = |i| {
+            let mut octets = [0xfd; 16];
+            (octets[7], octets[15]) = ((i >> 8) as u8, i as u8);
+            Attempt { source: Address::from_v6(octets), ipv6: true, ..attempt(1, 2) }
+        };
+        for (name, make) in [
+            ("ports", ports),
+            ("sequences", sequences),
+            ("high sequences", high_sequences),
+            ("hosts", hosts),
+            ("networks", networks),
+            ("ipv6", ipv6),
+        ] {
+            let prints: Vec<Fingerprint> = (0..60_000).map(|i| Fingerprint::of(&KEY, &make(i))).collect();
+            let slots: HashSet<u32> = prints.iter().map(|print| print.slot).collect();
+            let whole: HashSet<(u32, u64)> = prints.iter().map(|print| (print.slot, print.tag)).collect();
+            // 60,000 balls in 65,536 bins fill 60 % of them or little less.
+            assert!(slots.len() > 36_000, "{name}: {} slots", slots.len());
+            assert_eq!(whole.len(), prints.len(), "{name}");
         }
-        // 60,000 balls in 65,536 bins fill 60 % of them.
-        assert!(used.len() > 38_000, "{}", used.len());
+    }
+
+    #[test]
+    fn a_tuple_has_the_fingerprint_of_its_attempt() {
+        for ipv6 in [false, true] {
+            let source = if ipv6 { Address::from_v6([0x20; 16]) } else { Address::from_v4([192, 0, 2, 9]) };
+            let attempt = Attempt { source, ipv6, ..attempt(3, 4) };
+            let Attempt { destination, source_port, destination_port, sequence, .. } = attempt;
+            let by_tuple =
+                Fingerprint::of_tuple(&KEY, &source, &destination, source_port, destination_port, sequence);
+            assert_eq!(by_tuple, Fingerprint::of(&KEY, &attempt));
+        }
     }
 }

@@ -11,7 +11,7 @@ pub const DEPTH_ONE: u32 = 1 << 16;
 /// Set in [`ClassLimits::flags`]: the class is refused, but for its floor.
 pub const CLOSED: u32 = 1;
 /// Set in [`ClassLimits::flags`]: a refusal is answered with RST; without it the packet is dropped.
-pub const RESET: u32 = 2;
+pub const RESET: u32 = 1 << 9;
 
 /// What one class sees of a port policy: every limit already multiplied by the share of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +110,9 @@ pub struct PolicyState {
     /// Live connections that `track_connections` has counted and not yet uncounted.
     pub active: u64,
     /// As [`crate::service::Service`].
-    pub service: [u64; 5],
+    pub service: [u64; 16],
+    /// Keeps the entry a multiple of a cache line.
+    pub reserved: [u64; 5],
 }
 
 /// What is known of a source CIDR; the `u32` value of `SOURCES`.
@@ -170,7 +172,7 @@ pub struct SocketRecord {
 crate::abi::plain! {
     ClassLimits: 48,
     PolicyLimits: 5 * 48 + 8 + 24,
-    PolicyState: 128,
+    PolicyState: 256,
     PolicyAddress: 20,
     SocketRecord: 8,
 }

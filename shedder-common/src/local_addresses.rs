@@ -10,8 +10,8 @@ pub const BUCKET_SIZE: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct AddressBucket {
-    /// The addresses.
-    pub addresses: [Address; BUCKET_SIZE],
+    /// The addresses, each as [`Address::halves`].
+    halves: [[u64; 2]; BUCKET_SIZE],
 }
 
 crate::abi::plain! { AddressBucket: 64 }
@@ -30,13 +30,24 @@ impl AddressBucket {
     #[must_use]
     #[inline(always)]
     pub const fn contains(&self, address: &Address) -> bool {
-        let [a, b, c, d] = &self.addresses;
-        same(a, address) || same(b, address) || same(c, address) || same(d, address)
+        let [a, b, c, d] = &self.halves;
+        let halves = address.halves();
+        same(a, halves) || same(b, halves) || same(c, halves) || same(d, halves)
+    }
+
+    /// Puts an address into a free place; false where there is none.
+    #[must_use]
+    pub fn insert(&mut self, address: &Address) -> bool {
+        match self.halves.iter_mut().find(|place| **place == [0; 2]) {
+            Some(place) => *place = address.halves(),
+            None => return false,
+        }
+        true
     }
 }
 
 #[inline(always)]
-const fn same(left: &Address, right: &Address) -> bool {
-    let ([a, b], [c, d]) = (left.halves(), right.halves());
-    a == c && b == d
+const fn same(left: &[u64; 2], right: [u64; 2]) -> bool {
+    let ([a, b], [c, d]) = (left, right);
+    *a == c && *b == d
 }

@@ -19,14 +19,12 @@ pub(crate) const fn opaque(index: usize) -> usize {
     index
 }
 
-/// The same value, below `LIMIT`, a power of two above every value that it can have.
-///
-/// The verifier walks the code that follows anew for each value that it knows. It keeps no knowledge of the upper
-/// half of a word on the stack, so that after a passage through there one walk serves all values.
+/// As [`blurred`], and the verifier is also kept from asking whether earlier knowledge of the value mattered, at the
+/// cost of a store and a load.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
 #[expect(unsafe_code, reason = "a store and a load")]
-pub(crate) fn blurred<const LIMIT: u64>(value: u32) -> u32 {
+pub(crate) fn forgotten<const LIMIT: u64>(value: u32) -> u32 {
     const { assert!(LIMIT.is_power_of_two() && LIMIT <= 1 << 32) };
     // Not zero, of which it would keep the knowledge.
     let word = (value as u64) << 32 | 1;
@@ -49,9 +47,55 @@ pub(crate) fn blurred<const LIMIT: u64>(value: u32) -> u32 {
 
 /// The same value.
 #[cfg(not(target_arch = "bpf"))]
-pub(crate) const fn blurred<const LIMIT: u64>(value: u32) -> u32 {
+pub(crate) const fn forgotten<const LIMIT: u64>(value: u32) -> u32 {
     value & low_half(LIMIT - 1)
 }
+
+/// The same value, below `LIMIT`, a power of two above every value that it can have.
+///
+/// The verifier walks the code that follows anew for each value that it knows. It does not know that two
+/// exclusive ors with the same word cancel out, so that after them one walk serves all values. `noise` is a word
+/// of which the verifier knows nothing: from a packet or a map.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "two instructions that change nothing")]
+pub(crate) fn blurred<const LIMIT: u64>(value: u32, noise: u64) -> u32 {
+    const { assert!(LIMIT.is_power_of_two() && LIMIT <= 1 << 32) };
+    let mut word = value as u64;
+    // SAFETY: computes with registers.
+    unsafe {
+        core::arch::asm!(
+            "{word} ^= {noise}",
+            "{word} ^= {noise}",
+            word = inout(reg) word,
+            noise = in(reg) noise,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    low_half(word & (LIMIT - 1))
+}
+
+/// The same value.
+#[cfg(not(target_arch = "bpf"))]
+pub(crate) const fn blurred<const LIMIT: u64>(value: u32, _noise: u64) -> u32 {
+    value & low_half(LIMIT - 1)
+}
+
+/// Keeps what was written to memory before where it was written. The compiler would join branches that write the
+/// same fields, and first gather all of them in places of their own. `BRANCH` differs between the branches.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "one instruction that changes nothing")]
+pub(crate) fn written<const BRANCH: u8>() {
+    // SAFETY: sets a register of its own.
+    unsafe {
+        core::arch::asm!("{0} = {1}", out(reg) _, const BRANCH, options(nostack, preserves_flags));
+    }
+}
+
+/// Nothing.
+#[cfg(not(target_arch = "bpf"))]
+pub(crate) const fn written<const BRANCH: u8>() {}
 
 /// The lower half of a word.
 #[inline(always)]

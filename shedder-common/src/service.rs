@@ -4,6 +4,7 @@
 //! tells: judged by it alone, all that comes within the limit is admitted and then waits several times as long.
 
 use crate::judge::Cell;
+use crate::opaque::{blurred, low_half};
 
 /// What is known of how a port is served; all zero is nothing. Connections are those of all listeners together: where
 /// several share a port they seem to be served faster than each is, and the age alone decides.
@@ -12,6 +13,8 @@ use crate::judge::Cell;
 pub struct Service<W> {
     /// Connections that have joined an accept queue, counted from socket states.
     pub established: W,
+    /// Attempts that were admitted.
+    pub admitted: W,
     /// When the span began that is being measured, microseconds; 0 while none is.
     pub mark_us: W,
     /// How many had been accepted then.
@@ -20,53 +23,129 @@ pub struct Service<W> {
     pub interval_ns: W,
     /// When that was last measured, microseconds.
     pub measured_us: W,
+    /// Who is on the way.
+    pub approach: Approach<W>,
 }
 
-/// For how long a measurement is believed. It is only made where connections wait; where none does for longer, the
-/// application may have become faster.
-const BELIEVED_US: u64 = 1_000_000;
+/// How many of those admitted are still on the way: their handshake is not complete. Time is cut into periods of
+/// about one handshake.
+///
+/// Some never complete it, and nothing tells when one is lost: a flood from false addresses completes nothing, and
+/// must not keep those out who do. So two numbers are compared, each of which is too high for another reason: of
+/// those admitted lately the part that usually arrives, some of whom have; and how many more have been admitted
+/// than established, less what was the least of that lately, because the lost only ever become more.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Approach<W> {
+    /// Mean time from an attempt to its connection, microseconds; 0 is unknown.
+    pub round_trip_us: W,
+    /// When the present period began, microseconds.
+    pub since_us: W,
+    /// `admitted` then.
+    pub admitted: W,
+    /// `admitted` one period earlier.
+    pub admitted_before: W,
+    /// `established` when the present period began.
+    pub established: W,
+    /// The least `admitted` less `established` of this period, two's complement.
+    pub least: W,
+    /// That of the period before.
+    pub least_before: W,
+    /// How many are admitted in a period, mean of the last ones, times [`ONE`].
+    pub mean_admitted: W,
+    /// How many are established in a period.
+    pub mean_established: W,
+    /// Which part of those admitted is lost, in units of 1/[`ONE`].
+    pub lost: W,
+}
 
 /// The clock is too coarse for less.
 const SPAN_MIN_US: u64 = 12_000;
 const SPAN_MAX_US: u64 = 100_000;
 
+/// Spans without one `accept` after which the application is stalled rather than slow. The age tells of a stall;
+/// as a measure of speed it would be believed when the stall is over.
+const STALLED_SPANS: u64 = 4;
+
+/// For how many spans a measurement is believed. An overload makes a new one with every span; where none is made,
+/// the application may have become faster.
+const BELIEVED_SPANS: u64 = 8;
+
+/// For how many of them it is believed after the queue was empty.
+const DOUBTED_SPANS: u64 = 3;
+
+/// The clock is too coarse for less.
+const PERIOD_MIN_US: u64 = 8_000;
+const PERIOD_MAX_US: u64 = 250_000;
+
+/// One in fixed point.
+const ONE: u64 = 256;
+
 impl<W: Cell> Service<W> {
-    /// Nobody waits: what is measured ends here.
+    /// `depth` connections wait, the oldest of which was established at `oldest_us`, 0 where that is unknown.
+    /// `limit_us` is the longest wait that anyone asks about.
     #[inline(always)]
-    pub fn idle(&self) {
-        if self.mark_us.load() != 0 {
+    pub fn observe(&self, depth: u32, oldest_us: u64, now_us: u64, limit_us: u32) {
+        let span_us = span_us(limit_us);
+        if depth != 0 && oldest_us != 0 {
+            let accepted = self.established.load().wrapping_sub(depth as u64);
+            self.measure(accepted, oldest_us, now_us, span_us);
+        } else if self.mark_us.load() != 0 {
             self.mark_us.store(0);
+            if depth == 0 {
+                self.doubt(now_us, span_us);
+            }
         }
     }
 
-    /// How long a connection will wait that comes behind `depth` others, the oldest of which was established at
-    /// `oldest_us`; 0 is unknown. `limit_us` is the longest wait that anyone asks about.
-    ///
+    /// How long a connection will wait that is admitted now and comes behind `depth` others, nanoseconds; 0 is
+    /// unknown.
+    #[inline(always)]
+    pub fn expected_ns(&self, depth: u32, now_us: u64, limit_us: u32) -> u64 {
+        let approaching = self.approach.count(self.admitted.load(), self.established.load(), now_us);
+        let round_trip_us = self.approach.round_trip_us.load() & u32::MAX as u64;
+        let believed_us = span_us(limit_us) * BELIEVED_SPANS + round_trip_us;
+        if now_us.wrapping_sub(self.measured_us.load()) > believed_us {
+            return 0;
+        }
+        // While it is on the way itself, others are served.
+        let before = (depth as u64 + approaching).wrapping_mul(self.interval_ns.load() & u32::MAX as u64);
+        before.saturating_sub(round_trip_us * 1000)
+    }
+
     /// Time is measured only where the application had work throughout: the oldest connection already waited when
     /// the span began.
     #[inline(always)]
-    pub fn expected_us(&self, depth: u32, oldest_us: u64, now_us: u64, limit_us: u32) -> u64 {
-        let accepted = self.established.load().wrapping_sub(depth as u64);
+    fn measure(&self, accepted: u64, oldest_us: u64, now_us: u64, span_us: u64) {
         let mark_us = self.mark_us.load();
-        let mut interval_ns = self.interval_ns.load();
         let elapsed_us = now_us.wrapping_sub(mark_us);
         if mark_us == 0 || oldest_us > mark_us || now_us < mark_us {
             self.begin(now_us, accepted);
-        } else if elapsed_us >= span_us(limit_us) {
+        } else if elapsed_us >= span_us {
             let served = accepted.wrapping_sub(self.mark_accepted.load());
-            // None yet, or the counts do not fit: the age decides.
+            // Beyond that the counts do not fit: the age decides.
             if served != 0 && served <= u32::MAX as u64 {
+                let interval_ns = self.interval_ns.load();
                 let sample_ns = elapsed_us.wrapping_mul(1000) / served;
-                interval_ns = if interval_ns == 0 { sample_ns } else { (interval_ns * 3 + sample_ns) >> 2 };
-                self.interval_ns.store(interval_ns);
+                let mean_ns = if interval_ns == 0 { sample_ns } else { (interval_ns * 3 + sample_ns) >> 2 };
+                self.interval_ns.store(mean_ns);
                 self.measured_us.store(now_us);
+                self.begin(now_us, accepted);
+            } else if elapsed_us >= span_us * STALLED_SPANS {
                 self.begin(now_us, accepted);
             }
         }
-        if now_us.wrapping_sub(self.measured_us.load()) > BELIEVED_US {
-            return 0;
+    }
+
+    /// The application has caught up. How slow it was is believed only until it can be measured again, if more
+    /// come than it can serve.
+    #[inline(always)]
+    fn doubt(&self, now_us: u64, span_us: u64) {
+        let doubtful_us = now_us.wrapping_sub(span_us * (BELIEVED_SPANS - DOUBTED_SPANS));
+        let measured_us = self.measured_us.load();
+        if measured_us > doubtful_us {
+            self.measured_us.store(doubtful_us);
         }
-        (depth as u64).wrapping_mul(interval_ns & u32::MAX as u64) / 1000
     }
 
     #[inline(always)]
@@ -74,6 +153,88 @@ impl<W: Cell> Service<W> {
         self.mark_accepted.store(accepted);
         self.mark_us.store(now_us);
     }
+}
+
+impl<W: Cell> Approach<W> {
+    /// A handshake took that long.
+    #[inline(always)]
+    pub fn observe(&self, round_trip_us: u64) {
+        let mean_us = self.round_trip_us.load();
+        let sample_us = if round_trip_us > PERIOD_MAX_US { PERIOD_MAX_US } else { round_trip_us };
+        self.round_trip_us.store(if mean_us == 0 { sample_us } else { (mean_us * 7 + sample_us) >> 3 });
+    }
+
+    /// How many will come that were admitted and are not yet established; below 2^32.
+    #[inline(always)]
+    fn count(&self, admitted: u64, established: u64, now_us: u64) -> u64 {
+        let missing = admitted.wrapping_sub(established);
+        let round_trip_us = self.round_trip_us.load();
+        let period_us = if round_trip_us < PERIOD_MIN_US { PERIOD_MIN_US } else { round_trip_us };
+        let elapsed_us = now_us.wrapping_sub(self.since_us.load());
+        if elapsed_us >= period_us {
+            self.end_period(admitted, established, elapsed_us < 2 * period_us);
+            self.since_us.store(now_us);
+        } else if is_less(missing, self.least.load()) {
+            self.least.store(missing);
+        }
+        let (least, before) = (self.least.load(), self.least_before.load());
+        let excess = missing.wrapping_sub(if is_less(before, least) { before } else { least });
+
+        let (begun, begun_before) = (self.admitted.load(), self.admitted_before.load());
+        let earlier = begun.wrapping_sub(begun_before) >> u64::from(elapsed_us >= period_us / 2);
+        let lately = admitted.wrapping_sub(begun).wrapping_add(earlier) & (u32::MAX >> 8) as u64;
+        let arriving = lately.wrapping_mul(ONE - (self.lost.load() & (ONE - 1))) / ONE;
+        let approaching = if excess < arriving { excess } else { arriving };
+        u64::from(blurred::<{ 1 << 32 }>(low_half(approaching), now_us))
+    }
+
+    #[inline(always)]
+    fn end_period(&self, admitted: u64, established: u64, just_now: bool) {
+        let missing = admitted.wrapping_sub(established);
+        if just_now {
+            let asked = admitted.wrapping_sub(self.admitted.load());
+            let came = established.wrapping_sub(self.established.load());
+            self.estimate_lost(mean(&self.mean_admitted, asked), mean(&self.mean_established, came));
+            self.least_before.store(self.least.load());
+            self.admitted_before.store(self.admitted.load());
+        } else {
+            // What happened before nobody looked is too old to say anything.
+            self.mean_admitted.store(0);
+            self.mean_established.store(0);
+            self.lost.store(0);
+            self.least_before.store(missing);
+            self.admitted_before.store(admitted);
+        }
+        self.least.store(missing);
+        self.admitted.store(admitted);
+        self.established.store(established);
+    }
+
+    #[inline(always)]
+    fn estimate_lost(&self, mean_admitted: u64, mean_established: u64) {
+        let sample = if mean_established < mean_admitted {
+            (mean_admitted - mean_established) * (ONE - 1) / mean_admitted
+        } else {
+            0
+        };
+        let lost = self.lost.load() & (ONE - 1);
+        // Slowly up, at once down: on doubt it is on the way.
+        self.lost.store(if sample < lost { sample } else { lost + ((sample - lost) >> 3) });
+    }
+}
+
+#[inline(always)]
+fn mean<W: Cell>(word: &W, sample: u64) -> u64 {
+    let sample = if sample > u32::MAX as u64 { 0 } else { sample };
+    let mean = ((word.load() & (u64::MAX >> 16)) * 7 + sample * ONE) >> 3;
+    word.store(mean);
+    mean
+}
+
+/// Of two's complement numbers.
+#[inline(always)]
+const fn is_less(left: u64, right: u64) -> bool {
+    left.cast_signed() < right.cast_signed()
 }
 
 /// A third of the limit: an oldest connection near the limit has waited that long.

@@ -2,33 +2,45 @@
 //! much as all gates together, the jiffies cost one load.
 
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
-
-use crate::maps;
+use shedder_common::judge::Now;
 
 /// When the clock was read and what it said.
 #[repr(C)]
-pub struct Reading {
+struct Reading {
     jiffies: u64,
     now_ns: u64,
+    now_us: u64,
 }
 
-/// Nanoseconds of the monotonic clock. Stands still between two ticks, and may lag by one more where the tick
-/// comes between the two clocks.
+/// The last reading. All CPUs share it: it is written once in a tick, or a few times if they do so at once.
+static mut LAST: Reading = Reading { jiffies: 0, now_ns: 0, now_us: 0 };
+
+/// The monotonic clock. Stands still between two ticks, and may lag by one more where the tick comes between the
+/// two clocks.
 #[inline(always)]
-pub fn now_ns() -> u64 {
+pub fn now() -> Now {
     // SAFETY: the helper has no precondition.
     let jiffies = unsafe { bpf_jiffies64() };
-    let Some(reading) = maps::CLOCK.get_ptr_mut(0) else {
-        // SAFETY: as above.
-        return unsafe { bpf_ktime_get_coarse_ns() };
-    };
-    // SAFETY: the entry is this CPU's. Whoever comes between the two writes sees the old jiffies and reads the
-    // clock anew.
+    let reading = &raw mut LAST;
+    // SAFETY: aligned words, each read and written at once. Whoever comes between the writes of another sees the
+    // old jiffies and reads the clock anew, or on a machine that reorders them the old time.
     unsafe {
         if (&raw const (*reading).jiffies).read_volatile() != jiffies {
-            (&raw mut (*reading).now_ns).write_volatile(bpf_ktime_get_coarse_ns());
+            let now = read();
+            (&raw mut (*reading).now_ns).write_volatile(now.ns);
+            (&raw mut (*reading).now_us).write_volatile(now.us);
             (&raw mut (*reading).jiffies).write_volatile(jiffies);
         }
-        (&raw const (*reading).now_ns).read_volatile()
+        Now {
+            ns: (&raw const (*reading).now_ns).read_volatile(),
+            us: (&raw const (*reading).now_us).read_volatile(),
+        }
     }
+}
+
+#[inline(always)]
+fn read() -> Now {
+    // SAFETY: the helper has no precondition.
+    let ns = unsafe { bpf_ktime_get_coarse_ns() };
+    Now { ns, us: ns / 1000 }
 }

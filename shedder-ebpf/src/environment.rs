@@ -7,7 +7,9 @@ use shedder_common::abi;
 use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
 use shedder_common::control::Control;
 use shedder_common::fingerprint;
-use shedder_common::judge::{Cell as _, Environment, Key as GateKey, Socket, Standing, State};
+use shedder_common::judge::{
+    Cell as _, Decision, Environment, Key as GateKey, Now, Socket, Standing, State, Wanted,
+};
 use shedder_common::limits::{PolicyAddress, PolicyLimits, SourceRule};
 use shedder_common::local_addresses;
 use shedder_common::packet::parse::Attempt;
@@ -85,8 +87,8 @@ impl Environment for Kernel {
     }
 
     #[inline(always)]
-    fn now_ns(&self) -> u64 {
-        clock::now_ns()
+    fn now(&self) -> Now {
+        clock::now()
     }
 
     #[inline(always)]
@@ -139,15 +141,15 @@ impl Environment for Kernel {
     }
 
     #[inline(always)]
-    fn socket(&self, attempt: &Attempt, want_wait: bool) -> Socket {
+    fn socket(&self, attempt: &Attempt, wanted: Wanted) -> Socket {
         match self.0 {
-            Some(context) => socket::find(context, attempt, want_wait),
+            Some(context) => socket::find(context, attempt, wanted),
             None => Socket::Unknown,
         }
     }
 
     #[inline(always)]
-    fn charge_all(&self, key: GateKey, now_ns: u64, standing: Standing) -> u64 {
-        gates::charge_by_word(pack(key), now_ns, standing.word())
+    fn charge_all(&self, key: GateKey, now_ns: u64, standing: Standing) -> Decision {
+        Decision::from_word(gates::charge_by_word(pack(key), now_ns, standing.word()) as u32)
     }
 }

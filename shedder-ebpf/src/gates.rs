@@ -2,7 +2,7 @@
 //! is walked anew from every state in which it can be reached.
 
 use shedder_common::class::Class;
-use shedder_common::judge::{Key, Outcome, Standing, charge_all};
+use shedder_common::judge::{Decision, Key, Standing, charge_all};
 
 use crate::environment::Kernel;
 
@@ -21,9 +21,10 @@ fn unpack(key: u64) -> Option<Key> {
 /// [`charge_all`] by words.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn charge_by_word(key: u64, now_ns: u64, standing: u64) -> u64 {
-    match unpack(key) {
-        Some(key) => charge_all(&Kernel(None), key, now_ns, Standing::from_word(standing)).word(),
-        None => Outcome::Admit.word(),
-    }
+pub extern "C" fn charge_by_word(key: u64, now_ns: u64, standing: u32) -> u64 {
+    let decision = match unpack(key) {
+        Some(key) => charge_all(&Kernel(None), key, now_ns, Standing::from_word(standing)),
+        None => Decision::ADMIT,
+    };
+    decision.word().into()
 }

@@ -21,6 +21,10 @@ pub static LINK_HEADER_LEN: Global<u32> = Global::new(ETHERNET_LEN);
 #[unsafe(no_mangle)]
 pub static SOCKET_OFFSETS: Global<SocketOffsets> = Global::new(SocketOffsets::UNKNOWN);
 
+/// Number of the type `tcp_sock` in the kernel's BTF; 0 where pointers cannot be cast to it.
+#[unsafe(no_mangle)]
+pub static TCP_SOCK_TYPE: Global<u32> = Global::new(0);
+
 /// The secret of fingerprints.
 #[unsafe(no_mangle)]
 pub static FINGERPRINT_KEY: Global<Key> = Global::new(Key::new([0; 5]));

@@ -9,8 +9,6 @@ use shedder_common::counters::{GlobalCounters, PolicyCounters};
 use shedder_common::limits::{PolicyAddress, PolicyLimits, PolicyState, SocketRecord};
 use shedder_common::local_addresses::AddressBucket;
 
-use crate::clock::Reading;
-
 #[btf_map]
 pub static CONTROL: Array<Control, 1> = Array::new();
 
@@ -43,10 +41,6 @@ pub static DESTINATIONS: LpmTrie<PolicyAddress, u32, { MAX_CIDRS as usize }> = L
 
 #[btf_map]
 pub static FINGERPRINTS: Array<u64, { FINGERPRINT_SLOTS as usize }> = Array::new();
-
-/// This CPU's last reading of the clock; nobody else's business, so it is not pinned.
-#[btf_map]
-pub static CLOCK: PerCpuArray<Reading, 1> = PerCpuArray::new();
 
 #[btf_map]
 pub static SOCKETS: SkStorage<SocketRecord> = SkStorage::new();

@@ -1,8 +1,8 @@
 //! The one place where decisions are counted.
 
 use shedder_common::class::Class;
-use shedder_common::counters::{PolicyCounters, Unparsed, WAIT_BOUNDS_US};
-use shedder_common::judge::{Judgement, NO_WAIT, Outcome};
+use shedder_common::counters::{ClassCounters, GlobalCounters, PolicyCounters, Unparsed, wait_bucket};
+use shedder_common::judge::{Judgement, NO_WAIT};
 
 use crate::maps;
 
@@ -28,34 +28,28 @@ pub fn judgement(judgement: &Judgement) {
         observe_wait(counters, judgement.wait_us);
     }
     let Some(class) = counters.classes.get_mut(judgement.class.index()) else { return };
-    match judgement.outcome() {
-        Outcome::Admit => class.admitted += 1,
-        Outcome::Repeat => class.retransmits_admitted += 1,
-        Outcome::ShedAgain(_) => class.retransmits_shed += 1,
-        Outcome::Shed(gate) => {
-            let by_gate = if judgement.enforce() { &mut class.shed } else { &mut class.would_shed };
-            if let Some(counter) = by_gate.get_mut(gate.index()) {
-                *counter += 1;
-            }
-        }
-        Outcome::Exempt(reason) => {
-            class.exempt += 1;
-            if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
-                // SAFETY: as above.
-                if let Some(counter) = unsafe { &mut *global }.exempt.get_mut(reason.index()) {
-                    *counter += 1;
-                }
-            }
-        }
-        Outcome::FailOpen(reason) => {
-            class.fail_open += 1;
-            if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
-                // SAFETY: as above.
-                if let Some(counter) = unsafe { &mut *global }.fail_open.get_mut(reason.index()) {
-                    *counter += 1;
-                }
-            }
-        }
+    // SAFETY: the counters are words and nothing else.
+    let words = unsafe { &mut *(&raw mut *class).cast::<[u64; CLASS_COUNTERS]>() };
+    if let Some(counter) = words.get_mut(judgement.counter() as usize) {
+        *counter += 1;
+    }
+    if let Some(reason) = judgement.exempt() {
+        count_globally(|global| global.exempt.get_mut(reason));
+    }
+    if let Some(reason) = judgement.fail_open() {
+        count_globally(|global| global.fail_open.get_mut(reason));
+    }
+}
+
+const CLASS_COUNTERS: usize = size_of::<ClassCounters>() / size_of::<u64>();
+
+#[inline(always)]
+fn count_globally(counter: impl FnOnce(&'static mut GlobalCounters) -> Option<&'static mut u64>) {
+    if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0)
+        // SAFETY: as above.
+        && let Some(counter) = counter(unsafe { &mut *global })
+    {
+        *counter += 1;
     }
 }
 
@@ -86,12 +80,7 @@ pub fn untracked() {
 
 #[inline(always)]
 fn observe_wait(counters: &mut PolicyCounters, wait_us: u32) {
-    // Arithmetic and not branches: the verifier would walk what follows anew for each bucket.
-    let mut bucket = 0;
-    for bound_us in WAIT_BOUNDS_US {
-        bucket += u64::from(bound_us).wrapping_sub(u64::from(wait_us)) >> 63;
-    }
-    if let Some(counter) = counters.wait_buckets.get_mut(bucket as usize) {
+    if let Some(counter) = counters.wait_buckets.get_mut(wait_bucket(wait_us)) {
         *counter += 1;
     }
     counters.wait_sum_us += u64::from(wait_us);

@@ -2,19 +2,20 @@
 
 use core::arch::asm;
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 use aya_ebpf::bindings::{
-    bpf_sock, bpf_sock_tuple, bpf_sock_tuple__bindgen_ty_1, bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1,
+    bpf_sock, bpf_sock_tuple, bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1,
     bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2,
 };
 use aya_ebpf::helpers::generated::{
     bpf_probe_read_kernel, bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_sock,
 };
-use shedder_common::abi::{NO_FIELD, Plain};
-use shedder_common::judge::{Listener, Socket};
+use shedder_common::abi::{CAST_CALL, NO_FIELD, Plain};
+use shedder_common::judge::{Listener, Socket, Wanted};
 use shedder_common::packet::parse::Attempt;
 
-use crate::globals::socket_offset;
+use crate::globals::{TCP_SOCK_TYPE, socket_offset};
 
 const CURRENT_NAMESPACE: u64 = u64::MAX;
 const TIME_WAIT: u32 = 6;
@@ -22,7 +23,7 @@ const LISTEN: u32 = 10;
 
 /// Finds the socket. A 4-tuple in TIME_WAIT is free for a new connection, so it does not hide the listener.
 #[inline(always)]
-pub fn find(context: *mut c_void, attempt: &Attempt, want_wait: bool) -> Socket {
+pub fn find(context: *mut c_void, attempt: &Attempt, wanted: Wanted) -> Socket {
     let mut source_port = attempt.source_port;
     // The second look is without a source port, which no connection has: it finds listeners only.
     for _ in 0..2 {
@@ -33,7 +34,7 @@ pub fn find(context: *mut c_void, attempt: &Attempt, want_wait: bool) -> Socket 
         // SAFETY: not null, and `state` may be read of any socket that the helper returns.
         let state = unsafe { (*socket).state };
         let found = if state == LISTEN {
-            read_listener(socket, want_wait)
+            read_listener(socket, wanted)
         } else if state == TIME_WAIT {
             Socket::Unknown
         } else {
@@ -52,42 +53,41 @@ pub fn find(context: *mut c_void, attempt: &Attempt, want_wait: bool) -> Socket 
 #[inline(always)]
 fn lookup(context: *mut c_void, attempt: &Attempt, source_port: u16) -> *mut bpf_sock {
     let (sport, dport) = (source_port.to_be(), attempt.destination_port.to_be());
-    let (ports, len) = if attempt.ipv6 {
-        let ipv6 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2 {
-            saddr: attempt.source.words,
-            daddr: attempt.destination.words,
-            sport,
-            dport,
-        };
-        (bpf_sock_tuple__bindgen_ty_1 { ipv6 }, size_of::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2>())
+    let mut tuple = MaybeUninit::<bpf_sock_tuple>::uninit();
+    let len = if attempt.ipv6 {
+        let (saddr, daddr) = (attempt.source.words, attempt.destination.words);
+        let ipv6 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2 { saddr, daddr, sport, dport };
+        // SAFETY: one of the two things that a tuple is.
+        unsafe { tuple.as_mut_ptr().cast::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2>().write(ipv6) };
+        size_of::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_2>()
     } else {
         let [_, _, _, saddr] = attempt.source.words;
         let [_, _, _, daddr] = attempt.destination.words;
         let ipv4 = bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1 { saddr, daddr, sport, dport };
-        // SAFETY: all zero is a valid value; the bytes behind `ipv4` are not read.
-        let mut ports: bpf_sock_tuple__bindgen_ty_1 = unsafe { core::mem::zeroed() };
-        ports.ipv4 = ipv4;
-        (ports, size_of::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1>())
+        // SAFETY: the other.
+        unsafe { tuple.as_mut_ptr().cast::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1>().write(ipv4) };
+        size_of::<bpf_sock_tuple__bindgen_ty_1__bindgen_ty_1>()
     };
-    let mut tuple = bpf_sock_tuple { __bindgen_anon_1: ports };
-    // SAFETY: the context is the program's own and the tuple lives on the stack.
-    unsafe { bpf_skc_lookup_tcp(context, &raw mut tuple, len as u32, CURRENT_NAMESPACE, 0) }
+    // SAFETY: the context is the program's own; of the tuple as much is read as was written.
+    unsafe { bpf_skc_lookup_tcp(context, tuple.as_mut_ptr(), len as u32, CURRENT_NAMESPACE, 0) }
 }
 
 #[inline(always)]
-fn read_listener(socket: *mut bpf_sock, want_wait: bool) -> Socket {
-    // SAFETY: the socket is a listener that the lookup returned and that is not yet released.
-    let tcp = unsafe { bpf_skc_to_tcp_sock(socket.cast()) }.cast::<u8>().cast_const();
+fn read_listener(socket: *mut bpf_sock, wanted: Wanted) -> Socket {
+    let tcp = match TCP_SOCK_TYPE.load() {
+        // SAFETY: the socket is a listener that the lookup returned and that is not yet released.
+        0 => unsafe { bpf_skc_to_tcp_sock(socket.cast()) }.cast::<u8>().cast_const(),
+        tcp_sock => cast(socket.cast::<u8>().cast_const(), tcp_sock),
+    };
     if tcp.is_null() {
         return Socket::Unknown;
     }
     let accept_queue = typed_u32(tcp, socket_offset!(accept_queue));
-    let oldest_us = if want_wait && accept_queue != 0 { oldest_us(tcp) } else { 0 };
     Socket::Listener(Listener {
         accept_queue,
-        backlog: typed_u32(tcp, socket_offset!(listen_backlog)),
-        syn_queue: typed_u32(tcp, socket_offset!(syn_queue)),
-        oldest_us,
+        backlog: if wanted.backlog { typed_u32(tcp, socket_offset!(listen_backlog)) } else { 0 },
+        syn_queue: if wanted.half_open { typed_u32(tcp, socket_offset!(syn_queue)) } else { 0 },
+        oldest_us: if wanted.wait && accept_queue != 0 { oldest_us(tcp) } else { 0 },
     })
 }
 
@@ -104,7 +104,10 @@ fn oldest_us(tcp: *const u8) -> u64 {
     }
     let child = typed_pointer(head, socket_offset!(request_child));
     // The kernel's types say `sock` where the field is of `tcp_sock`.
-    let established_us = field::<u64>(child, socket_offset!(established_us));
+    let established_us = match TCP_SOCK_TYPE.load() {
+        0 => field::<u64>(child, socket_offset!(established_us)),
+        tcp_sock => typed_u64(cast(child, tcp_sock), socket_offset!(established_us)),
+    };
     let again = typed_pointer(tcp, socket_offset!(accept_head));
     if head == again { established_us } else { 0 }
 }
@@ -125,11 +128,11 @@ fn typed_u32(base: *const u8, offset: u32) -> u32 {
     address as u32
 }
 
-/// A pointer field of such a structure; null where this kernel has none.
+/// As [`typed_u32`].
 #[inline(always)]
-fn typed_pointer(base: *const u8, offset: u32) -> *const u8 {
+fn typed_u64(base: *const u8, offset: u32) -> u64 {
     if offset == NO_FIELD {
-        return core::ptr::null();
+        return 0;
     }
     let mut address = base as u64;
     // SAFETY: as above.
@@ -137,7 +140,28 @@ fn typed_pointer(base: *const u8, offset: u32) -> *const u8 {
         asm!("{0} += {1}", "{0} = *(u64 *)({0} + 0)", inout(reg) address, in(reg) u64::from(offset),
             options(readonly, nostack, preserves_flags));
     }
-    address as *const u8
+    address
+}
+
+/// A pointer field of such a structure; null where this kernel has none.
+#[inline(always)]
+fn typed_pointer(base: *const u8, offset: u32) -> *const u8 {
+    typed_u64(base, offset) as *const u8
+}
+
+/// The same pointer, whose type the verifier takes to be the one of that number, and lets plain loads read what
+/// lies there; a load from an address that is not mapped gives 0. A call costs as much as several gates; this one
+/// the verifier replaces by a move.
+#[inline(always)]
+fn cast(pointer: *const u8, type_number: u32) -> *const u8 {
+    let result: u64;
+    // SAFETY: a call that changes nothing, or a move to r0 where it was not replaced.
+    unsafe {
+        asm!("r0 = {call}", call = const CAST_CALL, in("r1") pointer, in("r2") u64::from(type_number),
+            lateout("r0") result, lateout("r1") _, lateout("r2") _, lateout("r3") _, lateout("r4") _,
+            lateout("r5") _, options(readonly, nostack, preserves_flags));
+    }
+    result as *const u8
 }
 
 /// A field of a kernel structure; all zero where this kernel has none, or where it cannot be read.

@@ -1,5 +1,7 @@
 //! Judging on TCX and clsact ingress.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_PSEUDO_HDR, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_adj_room_mode::BPF_ADJ_ROOM_NET,
 };
@@ -11,7 +13,7 @@ use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use shedder_common::counters::Unparsed;
 use shedder_common::packet::checksum::Sum;
-use shedder_common::packet::parse::{Attempt, ETHERNET_LEN, Parsed, parse, parse_plain};
+use shedder_common::packet::parse::{Attempt, ETHERNET_LEN, Glance, parse, parse_plain};
 use shedder_common::packet::{PacketBytes, reset};
 
 use crate::globals::LINK_HEADER_LEN;
@@ -32,24 +34,25 @@ const PULLED_LEN: u32 = 256;
 /// Judges new connections.
 #[classifier]
 pub fn shed_tc(context: TcContext) -> i32 {
-    let mut attempt;
-    match parse_plain(&Frame(&context), LINK_HEADER_LEN.load()) {
-        Some(Parsed::Attempt(found)) => attempt = found,
-        Some(_) => return NEXT,
-        None => {
-            attempt = Attempt::default();
-            if tc_parse(context.skb.skb, &raw mut attempt) == 0 {
+    let mut place = MaybeUninit::uninit();
+    match parse_plain(&Frame(&context), LINK_HEADER_LEN.load(), &mut place) {
+        Glance::Attempt => {}
+        Glance::Other => return NEXT,
+        Glance::Unclear => {
+            if tc_parse(context.skb.skb, place.write(Attempt::default())) == 0 {
                 return NEXT;
             }
         }
     }
-    let verdict = verdict::of(&context, &attempt);
+    // SAFETY: written in either way that leads here.
+    let attempt = unsafe { place.assume_init_mut() };
+    let verdict = verdict::of(&context, attempt);
     match verdict.action {
         Action::Pass => return NEXT,
         Action::Drop => return TC_ACT_SHOT,
         Action::Reset => {}
     }
-    let written = tc_reset(context.skb.skb, &raw mut attempt) != 0;
+    let written = tc_reset(context.skb.skb, attempt) != 0;
     record::reset(verdict.policy, verdict.class, written);
     if !written {
         return TC_ACT_SHOT;

@@ -43,7 +43,13 @@ pub fn track_connections(context: BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn arrived(socket: *const c_void) -> Option<()> {
     let (_, _, policy) = policy_of(socket.cast())?;
-    environment::state(policy)?.service.established.add(1);
+    let service = &environment::state(policy)?.service;
+    service.established.add(1);
+    let round_trip_us = field::<u32>(socket.cast(), socket_offset!(round_trip)) >> 3;
+    // 0 is unknown: TFO, or the handshake was retransmitted.
+    if round_trip_us != 0 {
+        service.approach.observe(round_trip_us.into());
+    }
     Some(())
 }
 

@@ -3,7 +3,7 @@
 use aya_ebpf::EbpfContext;
 use aya_log_ebpf::debug;
 use shedder_common::class::Class;
-use shedder_common::judge::{Outcome, judge};
+use shedder_common::judge::judge;
 use shedder_common::packet::parse::{Attempt, Parsed};
 
 use crate::environment::Kernel;
@@ -39,19 +39,15 @@ pub fn of<C: EbpfContext>(context: &C, attempt: &Attempt) -> Verdict {
         return Verdict { action: Action::Pass, policy: 0, class: Class::Control };
     };
     record::judgement(&judgement);
-    let action = match judgement.outcome() {
-        Outcome::Shed(_) | Outcome::ShedAgain(_) if judgement.enforce() => {
-            if judgement.reset() {
-                Action::Reset
-            } else {
-                Action::Drop
-            }
-        }
-        Outcome::FailOpen(reason) => {
-            debug!(context, "port {} passed unjudged: {}", attempt.destination_port, reason as u32);
-            Action::Pass
-        }
-        _ => Action::Pass,
+    if let Some(reason) = judgement.fail_open() {
+        debug!(context, "port {} passed unjudged: {}", attempt.destination_port, reason as u32);
+    }
+    let action = if !judgement.decision().is_refusal() || !judgement.enforce() {
+        Action::Pass
+    } else if judgement.reset() {
+        Action::Reset
+    } else {
+        Action::Drop
     };
     Verdict { action, policy: judgement.policy, class: judgement.class }
 }

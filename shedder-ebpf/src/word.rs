@@ -10,17 +10,6 @@ use shedder_common::judge::Cell;
 #[repr(transparent)]
 pub struct Word(UnsafeCell<u64>);
 
-impl Word {
-    /// Adds, wrapping.
-    #[inline(always)]
-    pub fn add(&self, amount: u64) {
-        // SAFETY: the pointer is to a live, aligned map value.
-        unsafe {
-            let _: u64 = atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(self.0.get(), amount);
-        }
-    }
-}
-
 impl Cell for Word {
     #[inline(always)]
     fn load(&self) -> u64 {
@@ -45,5 +34,13 @@ impl Cell for Word {
     fn store(&self, value: u64) {
         // SAFETY: the pointer is to a live, aligned map value; an aligned 64-bit store is one access.
         unsafe { self.0.get().write_volatile(value) }
+    }
+
+    #[inline(always)]
+    fn add(&self, amount: u64) {
+        // SAFETY: the pointer is to a live, aligned map value.
+        unsafe {
+            let _: u64 = atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(self.0.get(), amount);
+        }
     }
 }

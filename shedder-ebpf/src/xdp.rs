@@ -1,11 +1,13 @@
 //! Judging on XDP, native and generic.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
-use shedder_common::packet::parse::{Attempt, Parsed, parse, parse_plain};
+use shedder_common::packet::parse::{Attempt, Glance, parse, parse_plain};
 use shedder_common::packet::{PacketBytes, Window as _, reset};
 
 use crate::globals::LINK_HEADER_LEN;
@@ -16,24 +18,25 @@ use crate::verdict::{self, Action};
 /// Judges new connections.
 #[xdp(frags)]
 pub fn shed_xdp(context: XdpContext) -> u32 {
-    let mut attempt;
-    match parse_plain(&Frame(&context), LINK_HEADER_LEN.load()) {
-        Some(Parsed::Attempt(found)) => attempt = found,
-        Some(_) => return XDP_PASS,
-        None => {
-            attempt = Attempt::default();
-            if xdp_parse(context.ctx, &raw mut attempt) == 0 {
+    let mut place = MaybeUninit::uninit();
+    match parse_plain(&Frame(&context), LINK_HEADER_LEN.load(), &mut place) {
+        Glance::Attempt => {}
+        Glance::Other => return XDP_PASS,
+        Glance::Unclear => {
+            if xdp_parse(context.ctx, place.write(Attempt::default())) == 0 {
                 return XDP_PASS;
             }
         }
     }
-    let verdict = verdict::of(&context, &attempt);
+    // SAFETY: written in either way that leads here.
+    let attempt = unsafe { place.assume_init_mut() };
+    let verdict = verdict::of(&context, attempt);
     match verdict.action {
         Action::Pass => return XDP_PASS,
         Action::Drop => return XDP_DROP,
         Action::Reset => {}
     }
-    let sent = write_reset(&context, &attempt).is_some();
+    let sent = write_reset(&context, attempt).is_some();
     record::reset(verdict.policy, verdict.class, sent);
     if sent { XDP_TX } else { XDP_DROP }
 }

@@ -17,7 +17,7 @@ use frames::{Frame, address};
 use serde_json::json;
 use shedder::config::model::{Action, Config, PortPolicy, RateLimit};
 use shedder::datapath::{LoadOptions, Program, Rules, TestBench};
-use shedder::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use shedder::kernel::offsets::{KernelTypes, VMLINUX_BTF, read_types};
 use shedder::net::namespace;
 use shedder::quota;
 use shedder_common::abi::map;
@@ -68,8 +68,8 @@ fn main() -> Result<()> {
 }
 
 fn measure(directory: &Path) -> Result<Report> {
-    let (offsets, _) = read_offsets(Path::new(VMLINUX_BTF))?;
-    let options = LoadOptions { namespace_inode: namespace::inode()?, offsets, bpf_log: None };
+    let KernelTypes { offsets, cast, .. } = read_types(Path::new(VMLINUX_BTF))?;
+    let options = LoadOptions { namespace_inode: namespace::inode()?, offsets, cast, bpf_log: None };
     let mut bench = TestBench::load(directory, options, ETHERNET_LEN)?;
     let full_queue = FullQueue::new()?;
     let ports = Ports { queue_wait: full_queue.port()?, ..Ports::default() };

@@ -18,7 +18,7 @@ use frames::{Extension, Frame, address, assert_reset};
 use memory::Memory;
 use shedder::config::model::{Action, ClassRules, Config, Destinations, PortPolicy, RateLimit};
 use shedder::datapath::{LoadOptions, Program, Rules, SourceEntry, TestBench};
-use shedder::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use shedder::kernel::offsets::{Cast, KernelTypes, VMLINUX_BTF, read_types};
 use shedder::net::namespace;
 use shedder::quota::{self, QuotaTable};
 use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
@@ -42,7 +42,7 @@ const TC_REDIRECT: u32 = 7;
 const SHORTEST_RUN: usize = 15;
 
 /// Loading stays quick and far from the verifier's limit of a million.
-const MOST_VERIFIED_INSTRUCTIONS: u32 = 40_000;
+const MOST_VERIFIED_INSTRUCTIONS: u32 = 80_000;
 
 const CLOSED_DROP: u16 = 1001;
 const CLOSED_RESET: u16 = 1002;
@@ -73,11 +73,22 @@ fn host_v6() -> [u8; 16] {
 }
 
 fn load(link_header_len: u32) -> (TestBench, PathBuf) {
+    let loaded = load_with(link_header_len, |cast| cast);
+    assert!(loaded.0.casts(), "these tests need Linux 6.2 or later");
+    loaded
+}
+
+fn load_with(link_header_len: u32, cast_of: fn(Option<Cast>) -> Option<Cast>) -> (TestBench, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = PathBuf::from(format!("/sys/fs/bpf/shedder-test-{}-{number}", std::process::id()));
-    let (offsets, _) = read_offsets(Path::new(VMLINUX_BTF)).unwrap();
-    let options = LoadOptions { namespace_inode: namespace::inode().unwrap(), offsets, bpf_log: None };
+    let KernelTypes { offsets, cast, .. } = read_types(Path::new(VMLINUX_BTF)).unwrap();
+    let options = LoadOptions {
+        namespace_inode: namespace::inode().unwrap(),
+        offsets,
+        cast: cast_of(cast),
+        bpf_log: None,
+    };
     (TestBench::load(&directory, options, link_header_len).unwrap(), directory)
 }
 
@@ -511,9 +522,27 @@ fn known_syns_get_one_valid_reset() {
 /// A listener whose application accepts nothing: what waits there is real.
 #[test]
 fn the_gates_of_the_listener_see_the_kernels_queues() {
+    see_the_kernels_queues(load(ETHERNET_LEN));
+}
+
+#[test]
+fn so_they_do_on_a_kernel_before_6_2() {
+    let loaded = load_with(ETHERNET_LEN, |_| None);
+    assert!(!loaded.0.casts());
+    see_the_kernels_queues(loaded);
+}
+
+#[test]
+fn a_kernel_that_refuses_a_cast_is_served_without() {
+    // The number of a type is not that of a function.
+    let loaded = load_with(ETHERNET_LEN, |cast| cast.map(|cast| Cast { function: cast.tcp_sock, ..cast }));
+    assert!(!loaded.0.casts());
+    see_the_kernels_queues(loaded);
+}
+
+fn see_the_kernels_queues(mut loaded: (TestBench, PathBuf)) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let local = listener.local_addr().unwrap();
-    let mut loaded = load(ETHERNET_LEN);
     let bench = &mut loaded.0;
     bench.set_local_addresses(&[Address::from_v4([127, 0, 0, 1])]).unwrap();
     let rules = Rules { mode: Mode::Enforce, lease_expires_ns: u64::MAX, exempt_rate: None };

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use shedder_common::address::Address;
 use shedder_common::control::{Control, HAS_SOURCES, Mode};
 use shedder_common::fingerprint::Key;
-use shedder_common::judge::{self, Environment, Socket, State};
+use shedder_common::judge::{self, Environment, Now, Socket, State, Wanted};
 use shedder_common::limits::{PolicyLimits, SourceRule};
 use shedder_common::packet::parse::Attempt;
 
@@ -30,6 +30,10 @@ impl judge::Cell for Word {
 
     fn store(&self, value: u64) {
         self.0.set(value);
+    }
+
+    fn add(&self, amount: u64) {
+        self.0.set(self.0.get().wrapping_add(amount));
     }
 }
 
@@ -112,8 +116,8 @@ impl Environment for Memory {
         Some(&self.control)
     }
 
-    fn now_ns(&self) -> u64 {
-        self.now_ns
+    fn now(&self) -> Now {
+        Now { ns: self.now_ns, us: self.now_ns / 1000 }
     }
 
     fn policy(&self, _bank: u32, port: u16) -> u32 {
@@ -155,7 +159,7 @@ impl Environment for Memory {
         self.correction.cast_unsigned()
     }
 
-    fn socket(&self, _attempt: &Attempt, _want_wait: bool) -> Socket {
+    fn socket(&self, _attempt: &Attempt, _wanted: Wanted) -> Socket {
         self.lookups.set(self.lookups.get() + 1);
         self.socket
     }

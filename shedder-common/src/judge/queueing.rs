@@ -23,6 +23,11 @@ const START_US: u64 = 1_000_000_000;
 struct Line {
     memory: Memory,
     queue: VecDeque<u64>,
+    /// When those arrive whose handshake is not complete.
+    approaching: VecDeque<u64>,
+    round_trip_us: u64,
+    /// Attempts from false addresses, which complete no handshake.
+    false_per_second: u64,
     now_us: u64,
     free_us: u64,
     waits_us: Vec<u64>,
@@ -44,6 +49,9 @@ impl Line {
         Self {
             memory,
             queue: VecDeque::new(),
+            approaching: VecDeque::new(),
+            round_trip_us: 200,
+            false_per_second: 0,
             now_us: START_US,
             free_us: START_US,
             waits_us: Vec::new(),
@@ -55,13 +63,39 @@ impl Line {
     /// Connections at an even pace for a time.
     fn offer(&mut self, per_second: u64, seconds: u64) {
         let end_us = self.now_us + seconds * 1_000_000;
-        let mut due_us = self.now_us;
+        let (mut due_us, mut false_due_us) = (self.now_us, self.now_us);
         while due_us < end_us {
-            self.serve_until(due_us);
-            self.now_us = due_us;
-            self.arrive();
+            while self.false_per_second != 0 && false_due_us <= due_us {
+                self.step(false_due_us);
+                self.ask();
+                false_due_us += 1_000_000 / self.false_per_second;
+            }
+            self.step(due_us);
+            match self.ask() {
+                Outcome::Admit => self.approaching.push_back(due_us + self.round_trip_us),
+                _ => self.refused += 1,
+            }
             due_us += 1_000_000 / per_second;
         }
+    }
+
+    fn step(&mut self, time_us: u64) {
+        self.pass_until(time_us);
+        self.now_us = time_us;
+    }
+
+    fn pass_until(&mut self, time_us: u64) {
+        while let Some(established_us) = self.approaching.pop_front_if(|arrival_us| *arrival_us <= time_us) {
+            self.serve_until(established_us);
+            // The kernel drops what finds the queue full.
+            if self.queue.len() <= BACKLOG as usize {
+                self.queue.push_back(established_us);
+                let service = &self.memory.state_of(POLICY).service;
+                service.established.add(1);
+                service.approach.observe(self.round_trip_us);
+            }
+        }
+        self.serve_until(time_us);
     }
 
     fn serve_until(&mut self, time_us: u64) {
@@ -76,11 +110,7 @@ impl Line {
         }
     }
 
-    fn arrive(&mut self) {
-        // The kernel drops what finds the queue full.
-        if self.queue.len() > BACKLOG as usize {
-            return;
-        }
+    fn ask(&mut self) -> Outcome {
         self.memory.now_ns = self.now_us * 1000 / CLOCK_STEP_NS * CLOCK_STEP_NS;
         self.memory.socket = Socket::Listener(Listener {
             accept_queue: u32::try_from(self.queue.len()).unwrap(),
@@ -96,14 +126,7 @@ impl Line {
             segment_len: 20,
             ..Attempt::default()
         };
-        match judge(&self.memory, &attempt).unwrap().outcome() {
-            Outcome::Admit => {
-                self.queue.push_back(self.now_us);
-                let established = &self.memory.state_of(POLICY).service.established;
-                established.store(established.load() + 1);
-            }
-            _ => self.refused += 1,
-        }
+        judge(&self.memory, &attempt).unwrap().outcome()
     }
 
     /// The 99th of a hundred waits since the last look, and how many there were.
@@ -116,14 +139,33 @@ impl Line {
 
 #[test]
 fn overload_of_any_size_keeps_the_server_busy_and_the_wait_at_the_limit() {
-    for per_second in [2000, 4000, 16_000, 100_000] {
+    for round_trip_us in [50, 200, 1000, 4000] {
+        for per_second in [2000, 4000, 16_000, 160_000] {
+            let mut line = Line::new();
+            line.round_trip_us = round_trip_us;
+            line.offer(per_second, 1);
+            line.look();
+            line.offer(per_second, 5);
+            let (wait_us, served) = line.look();
+            let case = std::format!("{per_second}/s, {round_trip_us} us");
+            assert!((7_920..=8_001).contains(&served), "{case}: {served} served in 5 s");
+            assert!(wait_us <= 55_000 + round_trip_us, "{case}: waits of {wait_us} us");
+        }
+    }
+}
+
+/// Whoever is admitted comes a round trip later, so that no decision can be exact.
+#[test]
+fn clients_far_away_cost_some_wait_and_some_idleness() {
+    for per_second in [2000, 4000, 16_000] {
         let mut line = Line::new();
-        line.offer(per_second, 1);
+        line.round_trip_us = 40_000;
+        line.offer(per_second, 2);
         line.look();
         line.offer(per_second, 5);
         let (wait_us, served) = line.look();
-        assert!((7_990..=8_001).contains(&served), "{per_second}: {served} served in 5 s");
-        assert!(wait_us <= 52_000, "{per_second}: {wait_us} us");
+        assert!(wait_us <= 50_000 + 2 * line.round_trip_us, "{per_second}/s: waits of {wait_us} us");
+        assert!(served >= 6_800, "{per_second}/s: {served} served in 5 s");
     }
 }
 
@@ -151,4 +193,32 @@ fn a_server_that_gets_faster_is_soon_believed() {
     line.offer(4000, 5);
     let (_, served) = line.look();
     assert!(served >= 7_800, "{served} served in 5 s");
+}
+
+#[test]
+fn a_flood_that_completes_no_handshake_refuses_nobody_else() {
+    let mut line = Line::new();
+    line.offer(1500, 2);
+    for false_per_second in [1000, 10_000, 100_000] {
+        line.false_per_second = false_per_second;
+        line.offer(1500, 1);
+        let refused = line.refused;
+        line.offer(1500, 5);
+        assert_eq!(line.refused - refused, 0, "{false_per_second} false ones a second");
+    }
+}
+
+#[test]
+fn a_stall_that_is_over_refuses_nobody() {
+    for stall_us in [60_000, 300_000, 3_000_000] {
+        let mut line = Line::new();
+        line.offer(1000, 2);
+        line.free_us = line.now_us + stall_us;
+        line.offer(1000, 1 + stall_us / 1_000_000);
+        // It serves what has waited and catches up.
+        line.offer(100, 1);
+        let refused = line.refused;
+        line.offer(1000, 3);
+        assert_eq!(line.refused - refused, 0, "after {stall_us} us");
+    }
 }

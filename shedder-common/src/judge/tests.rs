@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use super::memory::{Memory, Word};
 use super::*;
 use crate::address::Address;
+use crate::class::CLASSES;
+use crate::gate::Gate;
 use crate::gcra::UNITS_PER_SECOND;
+use crate::limits::{CLOSED, ClassLimits, DEPTH_ONE, RESET, SourceRule, UNLIMITED};
 
 const PORT: u16 = 80;
 const POLICY: u32 = 1;
@@ -617,6 +620,9 @@ proptest! {
     }
 }
 
+const SHED_WITHOUT_REFUSAL: u32 = 1;
+const RESET_SENT: u32 = 13;
+
 #[test]
 fn words_round_trip() {
     let outcomes = [Outcome::Admit, Outcome::Repeat]
@@ -626,9 +632,16 @@ fn words_round_trip() {
         .chain(Exempt::ALL.map(Outcome::Exempt))
         .chain(FailOpen::ALL.map(Outcome::FailOpen));
     for outcome in outcomes {
-        assert_eq!(Outcome::from_word(outcome.word()), outcome);
+        let decision = Decision::from(outcome);
+        assert_eq!(Decision::from_word(decision.word()), decision);
+        assert_eq!(decision.outcome(), outcome);
+        let refuses = matches!(outcome, Outcome::Shed(_) | Outcome::ShedAgain(_));
+        assert_eq!(decision.is_refusal(), refuses);
+        assert_eq!(decision.is_admission(), matches!(outcome, Outcome::Admit | Outcome::Repeat));
     }
-    for word in [0x205, 0x600, u64::MAX] {
-        assert_eq!(Outcome::from_word(word), Outcome::FailOpen(FailOpen::MissingState));
+    // Such as nobody writes.
+    for word in [SHED_WITHOUT_REFUSAL, RESET_SENT, 0xff] {
+        let unknown = Outcome::FailOpen(FailOpen::MissingState);
+        assert_eq!(Decision::from_word(word).outcome(), unknown);
     }
 }

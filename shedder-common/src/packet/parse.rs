@@ -1,9 +1,11 @@
 //! From bytes to "someone wants a new TCP connection".
 
+use core::mem::MaybeUninit;
+
 use super::{PacketBytes, Window as _};
 use crate::address::Address;
 use crate::counters::Unparsed;
-use crate::opaque::blurred;
+use crate::opaque::{blurred, written};
 
 /// Bytes of an Ethernet header without tags.
 pub const ETHERNET_LEN: u32 = 14;
@@ -84,6 +86,17 @@ pub enum Parsed {
     Attempt(Attempt),
 }
 
+/// What a packet is at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    /// As [`Parsed::Other`].
+    Other,
+    /// As [`Parsed::Attempt`].
+    Attempt,
+    /// Only [`parse`] can tell.
+    Unclear,
+}
+
 /// Parses a frame. `link_header_len` is [`ETHERNET_LEN`], or 0 where frames begin with the IP header.
 #[inline(always)]
 pub fn parse<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) -> Parsed {
@@ -96,33 +109,39 @@ pub fn parse<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) -> Parse
 }
 
 /// Parses what nearly every frame is: Ethernet without tags, IP without options, extension headers and
-/// fragments. `None` means that only [`parse`] can tell; otherwise it says the same.
+/// fragments. An attempt is written where it was found, which spares the program a copy of it.
 #[inline(always)]
-pub fn parse_plain<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) -> Option<Parsed> {
+pub fn parse_plain<P: PacketBytes + ?Sized>(
+    packet: &P,
+    link_header_len: u32,
+    found: &mut MaybeUninit<Attempt>,
+) -> Glance {
     const IPV4_AT: usize = ETHERNET_LEN as usize;
     const IPV4_TCP_AT: usize = IPV4_AT + IPV4_LEN as usize;
     const IPV6_TCP_AT: usize = IPV4_AT + IPV6_LEN as usize;
     if link_header_len != ETHERNET_LEN {
-        return None;
+        return Glance::Unclear;
     }
-    let start = packet.window::<IPV4_TCP_AT>(0)?;
+    let Some(start) = packet.window::<IPV4_TCP_AT>(0) else { return Glance::Unclear };
     match start.be16::<12>() {
         ETHERTYPE_IPV4 => {
             if start.byte::<{ IPV4_AT + 9 }>() != PROTOCOL_TCP {
-                return Some(Parsed::Other);
+                return Glance::Other;
             }
             let fragment = start.be16::<{ IPV4_AT + 6 }>();
             if start.byte::<IPV4_AT>() != IPV4_PLAIN
                 || fragment & (IPV4_FRAGMENT_OFFSET | IPV4_MORE_FRAGMENTS) != 0
             {
-                return None;
+                return Glance::Unclear;
             }
-            let tcp = packet.window::<{ TCP_LEN as usize }>(IPV4_TCP_AT)?;
+            let Some(tcp) = packet.window::<{ TCP_LEN as usize }>(IPV4_TCP_AT) else {
+                return Glance::Unclear;
+            };
             if tcp.byte::<13>() & FLAGS != FLAG_SYN {
-                return Some(Parsed::Other);
+                return Glance::Other;
             }
             if start.byte::<0>() & 1 != 0 {
-                return None;
+                return Glance::Unclear;
             }
             let segment = Segment {
                 source: Address::from_v4(start.word::<{ IPV4_AT + 12 }>().to_ne_bytes()),
@@ -133,20 +152,24 @@ pub fn parse_plain<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) ->
                 ipv6: false,
                 fragmented: false,
             };
-            attempt(packet, &segment, tcp).map(Parsed::Attempt)
+            write::<4>(found, attempt(packet, &segment, tcp))
         }
         ETHERTYPE_IPV6 => {
             if start.byte::<IPV4_AT>() >> 4 != 6 || start.byte::<{ IPV4_AT + 6 }>() != PROTOCOL_TCP {
-                return None;
+                return Glance::Unclear;
             }
-            let tcp = packet.window::<{ TCP_LEN as usize }>(IPV6_TCP_AT)?;
+            let Some(tcp) = packet.window::<{ TCP_LEN as usize }>(IPV6_TCP_AT) else {
+                return Glance::Unclear;
+            };
             if tcp.byte::<13>() & FLAGS != FLAG_SYN {
-                return Some(Parsed::Other);
+                return Glance::Other;
             }
             if start.byte::<0>() & 1 != 0 {
-                return None;
+                return Glance::Unclear;
             }
-            let (source, destination) = ipv6_addresses(packet, ETHERNET_LEN)?;
+            let Some((source, destination)) = ipv6_addresses(packet, ETHERNET_LEN) else {
+                return Glance::Unclear;
+            };
             let segment = Segment {
                 source,
                 destination,
@@ -156,10 +179,22 @@ pub fn parse_plain<P: PacketBytes + ?Sized>(packet: &P, link_header_len: u32) ->
                 ipv6: true,
                 fragmented: false,
             };
-            attempt(packet, &segment, tcp).map(Parsed::Attempt)
+            write::<6>(found, attempt(packet, &segment, tcp))
         }
-        ETHERTYPE_VLAN | ETHERTYPE_QINQ => None,
-        _ => Some(Parsed::Other),
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ => Glance::Unclear,
+        _ => Glance::Other,
+    }
+}
+
+#[inline(always)]
+fn write<const FAMILY: u8>(place: &mut MaybeUninit<Attempt>, found: Option<Attempt>) -> Glance {
+    match found {
+        Some(found) => {
+            place.write(found);
+            written::<FAMILY>();
+            Glance::Attempt
+        }
+        None => Glance::Unclear,
     }
 }
 
@@ -201,7 +236,7 @@ fn find_network_header<P: PacketBytes + ?Sized>(
         ethertype = tag.be16::<2>();
         offset += VLAN_TAG_LEN;
     }
-    let offset = blurred::<{ NETWORK_OFFSETS as u64 }>(offset);
+    let offset = blurred::<{ NETWORK_OFFSETS as u64 }>(offset, u64::from(header.word::<4>()));
     match ethertype {
         ETHERTYPE_IPV4 => Ok(Some((Family::V4, offset))),
         ETHERTYPE_IPV6 => Ok(Some((Family::V6, offset))),
@@ -281,7 +316,8 @@ fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: u32) -> Parse
             return Parsed::Unparsed(Unparsed::BadIp);
         }
         len -= extension_len;
-        offset = blurred::<{ TRANSPORT_OFFSETS as u64 }>(offset + extension_len);
+        let noise = u64::from(header.word::<0>());
+        offset = blurred::<{ TRANSPORT_OFFSETS as u64 }>(offset + extension_len, noise);
     }
     match next {
         PROTOCOL_TCP => {}

@@ -28,7 +28,7 @@ use crate::control::protocol::{Command, Payload, Refusal};
 use crate::control::{self, ControlListener, ControlMessage};
 use crate::datapath::{Datapath, LoadOptions};
 use crate::endpoint;
-use crate::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use crate::kernel::offsets::{VMLINUX_BTF, read_types};
 use crate::kernel::support::{Capabilities, KernelSupport};
 use crate::net::changes::{Changed, Changes};
 use crate::net::namespace;
@@ -244,19 +244,19 @@ fn answer_unloads(
 const NOT_REMOVED: &str = "not everything could be removed; `shedder unload` tries again";
 
 fn load_options(bpf_log: Option<Level>) -> Result<LoadOptions> {
-    let offsets = match read_offsets(Path::new(VMLINUX_BTF)) {
-        Ok((offsets, missing)) => {
-            for what in missing {
+    let (offsets, cast) = match read_types(Path::new(VMLINUX_BTF)) {
+        Ok(types) => {
+            for what in types.missing {
                 tracing::warn!("{what}.");
             }
-            offsets
+            (types.offsets, types.cast)
         }
         Err(error) => {
             tracing::warn!("Connections are not counted and queues not judged: {error}.");
-            SocketOffsets::UNKNOWN
+            (SocketOffsets::UNKNOWN, None)
         }
     };
-    Ok(LoadOptions { namespace_inode: namespace::inode()?, offsets, bpf_log })
+    Ok(LoadOptions { namespace_inode: namespace::inode()?, offsets, cast, bpf_log })
 }
 
 fn follow_bpf_log(datapath: &mut Datapath) {

@@ -191,10 +191,8 @@ impl Maps {
         let mut buckets: BTreeMap<u32, AddressBucket> = BTreeMap::new();
         let mut left_out = Vec::new();
         for address in addresses.iter().collect::<BTreeSet<_>>() {
-            let places = &mut buckets.entry(bucket(address)).or_default().addresses;
-            match places.iter_mut().find(|place| **place == Address::default()) {
-                Some(place) => *place = *address,
-                None => left_out.push(*address),
+            if !buckets.entry(bucket(address)).or_default().insert(address) {
+                left_out.push(*address);
             }
         }
         for (index, bucket) in &buckets {

@@ -100,8 +100,7 @@ impl Datapath {
             pins.remove_maps()?;
         }
         let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
-        let mut ethernet = programs::load(&pins, &options, ETHERNET_LEN)?;
-        programs::load_packet_programs(&mut ethernet)?;
+        let (mut ethernet, _) = programs::load(&pins, &options, ETHERNET_LEN)?;
         let (track, recount) = match programs::kernel_types() {
             Ok(types) => {
                 programs::load_track_connections(&mut ethernet, &types)?;
@@ -344,9 +343,7 @@ impl Datapath {
             return Ok((&mut self.ethernet, &self.pins));
         }
         if self.headerless.is_none() {
-            let mut ebpf = programs::load(&self.pins, &self.options, 0)?;
-            programs::load_packet_programs(&mut ebpf)?;
-            self.headerless = Some(ebpf);
+            self.headerless = Some(programs::load(&self.pins, &self.options, 0)?.0);
         }
         let ebpf = self.headerless.as_mut().context("the programs for devices without header are gone")?;
         Ok((ebpf, &self.pins))

@@ -9,9 +9,10 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use shedder_common::abi::{SocketOffsets, global, map, program};
 use shedder_common::fingerprint::Key;
 
-use super::object::OBJECT;
+use super::object::object;
 use super::pins::Pins;
 use super::wire::Wire;
+use crate::kernel::offsets::Cast;
 
 /// The programs that count connections.
 pub(super) const TRACKERS: [&str; 2] = [program::TRACK_CONNECTIONS, program::TRACK_INTERRUPTING];
@@ -23,6 +24,8 @@ pub struct LoadOptions {
     pub namespace_inode: u32,
     /// Where the kernel keeps socket fields.
     pub offsets: SocketOffsets,
+    /// How the kernel lets a program say that a pointer is to a `tcp_sock`.
+    pub cast: Option<Cast>,
     /// Level of the programs' log; `None` removes it from the code.
     pub bpf_log: Option<aya_log::Level>,
 }
@@ -33,10 +36,28 @@ pub(super) static FINGERPRINT_KEY: LazyLock<Key> = LazyLock::new(|| {
     Key::new(std::array::from_fn(|index| RandomState::new().hash_one(index)))
 });
 
-/// Loads the object with its maps pinned, or taken from their pins; programs for devices with that link header.
-pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<Ebpf> {
+/// Loads the object with its maps pinned, or taken from their pins, and the packet programs for devices with that
+/// link header into the kernel. Returns too whether the programs use [`LoadOptions::cast`]: a kernel that refuses it is
+/// done without.
+pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<(Ebpf, bool)> {
+    let load = |options: &LoadOptions| -> Result<Ebpf> {
+        let mut ebpf = load_object(pins, options, link_header_len)?;
+        load_packet_programs(&mut ebpf)?;
+        Ok(ebpf)
+    };
+    if options.cast.is_some() {
+        match load(options) {
+            Ok(ebpf) => return Ok((ebpf, true)),
+            Err(error) => tracing::debug!("The programs do without bpf_rdonly_cast: {error:#}."),
+        }
+    }
+    Ok((load(&LoadOptions { cast: None, ..*options })?, false))
+}
+
+fn load_object(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<Ebpf> {
     let paths: Vec<_> = map::ALL.into_iter().map(|name| (name, pins.map(name))).collect();
     let offsets = Wire(options.offsets);
+    let tcp_sock = options.cast.map_or(0, |cast| cast.tcp_sock);
     let key = Wire(*FINGERPRINT_KEY);
     let log_level: u8 = options.bpf_log.map_or(0, |level| level as u8);
     let mut loader = EbpfLoader::new();
@@ -45,16 +66,16 @@ pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> 
         .override_global(global::NAMESPACE_INODE, &options.namespace_inode, true)
         .override_global(global::LINK_HEADER_LEN, &link_header_len, true)
         .override_global(global::SOCKET_OFFSETS, &offsets, true)
+        .override_global(global::TCP_SOCK_TYPE, &tcp_sock, true)
         .override_global(global::FINGERPRINT_KEY, &key, true)
         .override_global("AYA_LOG_LEVEL", &log_level, false);
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }
-    loader.load(OBJECT).context("load the kernel side")
+    loader.load(&object(options.cast.map(|cast| cast.function))).context("load the kernel side")
 }
 
-/// Loads the packet programs into the kernel.
-pub(super) fn load_packet_programs(ebpf: &mut Ebpf) -> Result<()> {
+fn load_packet_programs(ebpf: &mut Ebpf) -> Result<()> {
     let refused = |name| format!("the kernel refused {name}");
     xdp(ebpf, program::SHED_XDP)?.load().with_context(|| refused(program::SHED_XDP))?;
     classifier(ebpf, program::SHED_TC)?.load().with_context(|| refused(program::SHED_TC))

@@ -41,6 +41,7 @@ pub struct TestRun {
 /// The programs and maps, loaded but not attached anywhere.
 pub struct TestBench {
     ebpf: Ebpf,
+    casts: bool,
     maps: maps::Maps,
     pins: Pins,
     _lock: PinLock,
@@ -57,13 +58,18 @@ impl TestBench {
         let pins = Pins::new(bpffs);
         let lock = pins.lock()?;
         pins.create()?;
-        let mut ebpf = programs::load(&pins, &options, link_header_len)?;
-        programs::load_packet_programs(&mut ebpf)?;
+        let (mut ebpf, casts) = programs::load(&pins, &options, link_header_len)?;
         if link_header_len == ETHERNET_LEN {
             programs::load_empty_programs(&mut ebpf)?;
         }
         let maps = maps::Maps::take(&mut ebpf)?;
-        Ok(Self { ebpf, maps, pins, _lock: lock })
+        Ok(Self { ebpf, casts, maps, pins, _lock: lock })
+    }
+
+    /// Whether the programs use [`LoadOptions::cast`].
+    #[must_use]
+    pub const fn casts(&self) -> bool {
+        self.casts
     }
 
     /// As [`super::Datapath::write`].

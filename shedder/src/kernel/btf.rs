@@ -216,6 +216,26 @@ impl Btf {
         Err(first_error.unwrap_or_else(|| FieldError::NoStruct(of.to_owned())))
     }
 
+    /// Number of the only struct of that name.
+    #[must_use]
+    pub fn structure(&self, name: &str) -> Option<u32> {
+        match self.structs.get(name.as_bytes())?.as_slice() {
+            [id] => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Number of the function of that name.
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<u32> {
+        let index = self.types.iter().position(|at| {
+            self.type_at(*at).is_some_and(|this| {
+                this.kind() == kind::FUNC && self.string(this.name) == Some(name.as_bytes())
+            })
+        })?;
+        u32::try_from(index).ok()?.checked_add(1)
+    }
+
     fn field_offset_in(&self, id: u32, of: &str, path: &str, size: u32) -> Result<u32, FieldError> {
         let names = || (of.to_owned(), path.to_owned());
         let broken = || FieldError::Broken(of.to_owned(), path.to_owned());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::attachment::{self, Hook, Plan};
-use super::offsets::{VMLINUX_BTF, read_offsets};
+use super::offsets::{VMLINUX_BTF, read_types};
 use super::support::{Jit, KernelSupport, Layout, Psi};
 use crate::config::model::{Action, Attach, Config, InterfacePattern};
 use crate::net::links::{self, LinkFacts};
@@ -77,8 +77,8 @@ pub fn gather(wants: &Wants) -> Facts {
         support: KernelSupport::read(Path::new("/"), &wants.bpffs),
         links: links::list().map_err(|error| error.to_string()),
         default_routes: links::default_route_interfaces().map_err(|error| error.to_string()),
-        missing_fields: read_offsets(Path::new(VMLINUX_BTF))
-            .map(|(_, missing)| missing)
+        missing_fields: read_types(Path::new(VMLINUX_BTF))
+            .map(|types| types.missing)
             .map_err(|error| error.to_string()),
         listeners: SocketTables::open()
             .and_then(|mut tables| tables.listeners())

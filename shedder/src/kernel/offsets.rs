@@ -32,6 +32,7 @@ enum Need {
     QueueDepth,
     HalfOpen,
     QueueWait,
+    RoundTrip,
 }
 
 impl Need {
@@ -42,17 +43,37 @@ impl Need {
             Self::QueueDepth => "the queue_depth and queue_wait gates admit",
             Self::HalfOpen => "the connections gate does not count half-open requests",
             Self::QueueWait => "the queue_wait gate admits",
+            Self::RoundTrip => "the queue_wait gate takes clients for near ones",
         }
     }
 }
 
-/// Reads the offsets from a file of BTF, usually [`VMLINUX_BTF`]. A missing field is
-/// [`NO_FIELD`] and a sentence in the list that says what is therefore not judged.
+/// How a program says that a pointer is to a `tcp_sock`: numbers in the kernel's BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// Of the function `bpf_rdonly_cast`, which there is since Linux 6.2.
+    pub function: u32,
+    /// Of the structure.
+    pub tcp_sock: u32,
+}
+
+/// What the programs must know of the running kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTypes {
+    /// Where fields are; a missing one is [`NO_FIELD`].
+    pub offsets: SocketOffsets,
+    /// `None` where the kernel has no such thing; reading fields then costs more.
+    pub cast: Option<Cast>,
+    /// A sentence for each missing field that says what is therefore not judged.
+    pub missing: Vec<String>,
+}
+
+/// Reads them from a file of BTF, usually [`VMLINUX_BTF`].
 ///
 /// # Errors
 ///
 /// There is no such file or it is not BTF.
-pub fn read_offsets(path: &Path) -> Result<(SocketOffsets, Vec<String>), OffsetsError> {
+pub fn read_types(path: &Path) -> Result<KernelTypes, OffsetsError> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_BTF_BYTES).read_to_end(&mut bytes))
@@ -85,8 +106,8 @@ impl Finder<'_> {
 
 const POINTER: u32 = usize::BITS / 8;
 
-fn find(btf: &Btf) -> (SocketOffsets, Vec<String>) {
-    use Need::{Connections, HalfOpen, QueueDepth, QueueWait};
+fn find(btf: &Btf) -> KernelTypes {
+    use Need::{Connections, HalfOpen, QueueDepth, QueueWait, RoundTrip};
     let mut finder = Finder { btf, missing: Vec::new() };
     let mut common =
         |path: &str, size| finder.offset("sock", &format!("__sk_common.{path}"), size, Connections);
@@ -123,8 +144,14 @@ fn find(btf: &Btf) -> (SocketOffsets, Vec<String>) {
         request_child: finder.offset("request_sock", "sk", POINTER, QueueWait),
         established_us: finder.offset("tcp_sock", "rcvq_space.time", 8, QueueWait),
         receive_next: finder.offset("tcp_sock", "rcv_nxt", 4, QueueWait),
+        round_trip: finder.offset("tcp_sock", "srtt_us", 4, RoundTrip),
     };
-    (offsets, finder.missing)
+    let missing = finder.missing;
+    KernelTypes { offsets, cast: find_cast(btf), missing }
+}
+
+fn find_cast(btf: &Btf) -> Option<Cast> {
+    Some(Cast { function: btf.function("bpf_rdonly_cast")?, tcp_sock: btf.structure("tcp_sock")? })
 }
 
 #[cfg(test)]
@@ -183,7 +210,12 @@ mod tests {
         writer.structure(
             "tcp_sock",
             200,
-            &[("inet_conn", connection, 0), ("rcv_nxt", u32_, 1280), ("rcvq_space", space, 1344)],
+            &[
+                ("inet_conn", connection, 0),
+                ("rcv_nxt", u32_, 1280),
+                ("srtt_us", u32_, 1312),
+                ("rcvq_space", space, 1344),
+            ],
         );
         writer.structure("request_sock", 80, &[("__req_common", common, 0), ("sk", pointer, 512)]);
         let ns = writer.structure("ns_common", 8, &[("ops", u32_, 0), ("inum", u32_, 32)]);
@@ -193,7 +225,7 @@ mod tests {
 
     #[test]
     fn every_field_is_found() {
-        let (offsets, missing) = find(&Btf::parse(kernel(2, "time")).unwrap());
+        let KernelTypes { offsets, missing, .. } = find(&Btf::parse(kernel(2, "time")).unwrap());
         assert_eq!(missing, Vec::<String>::new());
         let expected = SocketOffsets {
             protocol: 72,
@@ -204,6 +236,7 @@ mod tests {
             request_child: 64,
             established_us: 176,
             receive_next: 160,
+            round_trip: 164,
             state: 18,
             family: 16,
             local_port: 14,
@@ -220,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_missing_field_names_what_is_not_judged() {
-        let (offsets, missing) = find(&Btf::parse(kernel(1, "stamp")).unwrap());
+        let KernelTypes { offsets, missing, .. } = find(&Btf::parse(kernel(1, "stamp")).unwrap());
         assert_eq!((offsets.protocol, offsets.established_us), (NO_FIELD, NO_FIELD));
         assert_eq!(
             missing,
@@ -230,27 +263,28 @@ mod tests {
                 "struct tcp_sock has no field rcvq_space.time: the queue_wait gate admits",
             ]
         );
-        let (offsets, missing) = find(&Btf::parse(Writer::default().bytes()).unwrap());
+        let KernelTypes { offsets, missing, .. } = find(&Btf::parse(Writer::default().bytes()).unwrap());
         assert_eq!(offsets, SocketOffsets::UNKNOWN);
-        assert_eq!(missing.len(), 18);
+        assert_eq!(missing.len(), 19);
     }
 
     #[test]
     fn a_file_that_is_absent_or_wrong_is_an_error_with_its_path() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vmlinux");
-        let error = read_offsets(&path).unwrap_err().to_string();
+        let error = read_types(&path).unwrap_err().to_string();
         assert!(error.contains("vmlinux") && error.contains("CONFIG_DEBUG_INFO_BTF"), "{error}");
         std::fs::write(&path, b"ELF").unwrap();
-        assert!(read_offsets(&path).unwrap_err().to_string().contains("magic"));
+        assert!(read_types(&path).unwrap_err().to_string().contains("magic"));
     }
 
     /// Facts that hold on every 64-bit kernel of the last decade.
     #[test]
     fn the_running_kernel_is_understood() {
-        let (offsets, missing) =
-            read_offsets(Path::new(VMLINUX_BTF)).expect("these tests need a kernel with BTF");
+        let KernelTypes { offsets, cast, missing } =
+            read_types(Path::new(VMLINUX_BTF)).expect("these tests need a kernel with BTF");
         assert_eq!(missing, Vec::<String>::new());
+        assert!(cast.is_some(), "Linux 6.2 and later have it");
         assert_eq!((offsets.remote_v4, offsets.local_v4), (0, 4));
         assert_eq!((offsets.remote_port, offsets.local_port, offsets.family), (12, 14, 16));
         assert_eq!(offsets.local_v6, offsets.remote_v6 + 16);
