@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::class::Class;
 use crate::control::Mode;
 use crate::judge::{Cell, Listener, Outcome, Socket, judge};
-use crate::limits::{PolicyLimits, Scope};
+use crate::limits::{PolicyLimits, Scope, SourceRule};
 use crate::packet::parse::Attempt;
 
 const POLICY: u32 = 1;
@@ -19,6 +19,10 @@ const SERVICE_US: u64 = 625;
 const CLOCK_STEP_NS: u64 = 4_000_000;
 const BACKLOG: u32 = 1023;
 const START_US: u64 = 1_000_000_000;
+
+fn source(class: Class) -> Address {
+    Address::from_v4([192, 0, 2, class as u8])
+}
 
 struct Line {
     memory: Memory,
@@ -46,6 +50,9 @@ impl Line {
         let mut memory = Memory::new(Mode::Enforce);
         memory.ports.insert(80, POLICY);
         memory.limits.insert(POLICY, limits);
+        for class in Class::ALL {
+            memory.add_source(source(class), 128, SourceRule { class: Some(class), exempt: false });
+        }
         Self {
             memory,
             queue: VecDeque::new(),
@@ -111,6 +118,10 @@ impl Line {
     }
 
     fn ask(&mut self) -> Outcome {
+        self.ask_as(Class::Interactive)
+    }
+
+    fn ask_as(&mut self, class: Class) -> Outcome {
         self.memory.now_ns = self.now_us * 1000 / CLOCK_STEP_NS * CLOCK_STEP_NS;
         self.memory.socket = Socket::Listener(Listener {
             accept_queue: u32::try_from(self.queue.len()).unwrap(),
@@ -120,7 +131,7 @@ impl Line {
         });
         self.attempts += 1;
         let attempt = Attempt {
-            source: Address::from_v4([192, 0, 2, 1]),
+            source: source(class),
             destination_port: 80,
             sequence: self.attempts,
             segment_len: 20,
@@ -220,5 +231,36 @@ fn a_stall_that_is_over_refuses_nobody() {
         let refused = line.refused;
         line.offer(1000, 3);
         assert_eq!(line.refused - refused, 0, "after {stall_us} us");
+    }
+}
+
+/// The part of the limit that a class does not see is for those who see more of it.
+#[test]
+fn classes_with_more_of_the_limit_get_all_that_they_ask_for() {
+    let classes = [Class::Control, Class::Interactive, Class::Batch];
+    for round_trip_us in [50, 1000] {
+        for per_second in [3000, 4200] {
+            let mut line = Line::new();
+            line.round_trip_us = round_trip_us;
+            let limits = line.memory.limits.get_mut(&POLICY).unwrap();
+            limits.classes[Class::Interactive.index()].queue_wait_us = LIMIT_US / 10 * 8;
+            limits.classes[Class::Batch.index()].queue_wait_us = LIMIT_US / 2;
+            let mut admitted = [0_u64; 3];
+            for number in 0..per_second * 6 {
+                let due_us = START_US + number * 1_000_000 / per_second;
+                let class = usize::try_from(number % 3).unwrap();
+                line.step(due_us);
+                if line.ask_as(classes[class]) == Outcome::Admit {
+                    line.approaching.push_back(due_us + round_trip_us);
+                    admitted[class] += u64::from(number >= per_second);
+                }
+            }
+            let [control, interactive, batch] = admitted.map(|count| count * 300 / (5 * per_second));
+            let case =
+                std::format!("{per_second}/s, {round_trip_us} us: {control}, {interactive}, {batch} %");
+            assert!(control >= 99 && batch <= 1, "{case}");
+            let served = admitted.iter().sum::<u64>();
+            assert!((7_920..=8_001).contains(&served), "{case}: {served} served in 5 s");
+        }
     }
 }
