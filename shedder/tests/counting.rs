@@ -199,7 +199,7 @@ fn reload(daemon: &Daemon, configuration: &str, port: &str) {
 
 /// The programs that use this daemon's maps, and their links.
 fn one_program_for_each_hook(daemon: &Daemon) {
-    let state = MapInfo::from_pin(daemon.bpffs().join("abi-1").join("STATE")).unwrap().id();
+    let state = MapInfo::from_pin(daemon.pins().join("STATE")).unwrap().id();
     let found = || {
         let mut programs: Vec<(String, u32)> = loaded_programs()
             .filter_map(Result::ok)
@@ -292,7 +292,7 @@ fn a_count_that_is_too_high_is_corrected_and_refuses_no_longer() {
     let _one = dial(&net, 0).unwrap();
     counts_become(&net, &daemon, PORT, 1);
     // As if two connections had been lost sight of.
-    let state = MapData::from_pin(daemon.bpffs().join("abi-1").join("STATE")).unwrap();
+    let state = MapData::from_pin(daemon.pins().join("STATE")).unwrap();
     let mut state = Array::<_, PolicyStateBytes>::try_from(Map::from_map_data(state).unwrap()).unwrap();
     let slot = (1..1024).find(|slot| state.get(slot, 0).unwrap()[ACTIVE] == 1).unwrap();
     let mut bytes = state.get(&slot, 0).unwrap();

@@ -48,7 +48,7 @@ const COUNTING: usize = 2;
 
 /// Names of the pinned links.
 fn pinned_links(daemon: &Daemon) -> usize {
-    std::fs::read_dir(daemon.bpffs().join("abi-1/links")).unwrap().count()
+    std::fs::read_dir(daemon.pins().join("links")).unwrap().count()
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_file_that_names_another_hook_moves_the_interface_when_it_is_read_again() {
 fn pins_of_another_shape_or_version_are_not_used() {
     let net = Net::new();
     let pins = PinDirectory::new("test");
-    let current = pins.path().join("abi-1");
+    let current = support::pins_in(pins.path());
     let old = pins.path().join("abi-0");
     std::fs::create_dir_all(old.join("links")).unwrap();
     std::fs::create_dir_all(&current).unwrap();

@@ -100,7 +100,7 @@ fn unload_refuses_to_pull_the_pins_from_under_a_daemon_that_it_does_not_reach() 
     let told = shedder(&["unload", "--config", file.to_str().unwrap(), "--socket", "/nonexistent.sock"]);
     assert_eq!(told.code, Some(1), "{told:?}");
     assert!(told.stderr.contains("another shedder uses"), "{told:?}");
-    assert!(daemon.bpffs().join("abi-1/CONTROL").exists());
+    assert!(daemon.pins().join("CONTROL").exists());
     assert_eq!(daemon.status()["mode"], "enforce");
 }
 
@@ -129,7 +129,7 @@ fn on_exit_keep_leaves_everything_pinned_until_unload() {
     let held = bpf::held(daemon.pid());
     assert_eq!(daemon.stop(Signal::TERM), Some(0));
     assert_eq!(bpf::tcx(&net.server, &net.link.b.interface), ["shed_tc"]);
-    assert!(daemon.bpffs().join("abi-1/CONTROL").exists());
+    assert!(daemon.pins().join("CONTROL").exists());
 
     let (pins, directory) = daemon.into_remains();
     let mut daemon = Daemon::relaunch_with(&net.server, &config, pins, directory);

@@ -18,6 +18,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shedder_common::abi::ABI_VERSION;
 use xtask::testbed::{Namespace, PinDirectory, VethPair};
 
 pub mod bpf;
@@ -199,6 +200,11 @@ impl Daemon {
         self.pins.path()
     }
 
+    /// Where the pins of this build are.
+    pub fn pins(&self) -> PathBuf {
+        pins_in(self.bpffs())
+    }
+
     /// What the daemon has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
@@ -360,4 +366,9 @@ pub fn connect(
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
+
+/// Where the pins of this build are below a bpffs directory.
+pub fn pins_in(bpffs: &Path) -> PathBuf {
+    bpffs.join(format!("abi-{ABI_VERSION}"))
 }
