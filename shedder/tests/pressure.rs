@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::signal::{SignalFile, section};
-use support::{Daemon, Net, Setup, eventually};
+use support::{Daemon, Net, Setup, connect_from, eventually};
 
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -157,7 +157,7 @@ fn batch_is_closed_before_interactive_and_core_keeps_its_share() {
     let listener = bench.net.server.enter(|| TcpListener::bind(address)).unwrap().unwrap();
     // Both ends, so that the connection ends with them.
     let connect = |from: IpAddr| {
-        let client = connect_from(&bench.net, from, address)?;
+        let client = connect_from(&bench.net.client, from, address)?;
         std::io::Result::Ok((client, listener.accept()?.0))
     };
     let mut open: Vec<(TcpStream, TcpStream)> = [own, core, batch].map(|from| connect(from).unwrap()).into();
@@ -186,17 +186,6 @@ fn batch_is_closed_before_interactive_and_core_keeps_its_share() {
 fn source(net: &Net, host: u8) -> IpAddr {
     let [a, b, c, _] = net.link.a.ipv4.octets();
     IpAddr::from([a, b, c, host])
-}
-
-fn connect_from(net: &Net, from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-    let connect = || {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        bind(&socket, &SocketAddr::new(from, 0))?;
-        connect(&socket, &to)?;
-        Ok(TcpStream::from(socket))
-    };
-    net.client.enter(connect).unwrap()
 }
 
 #[test]
