@@ -49,7 +49,7 @@ impl Reclaim {
     }
 
     /// `None` where the kernel does not tell.
-    fn counted(&mut self) -> Option<u64> {
+    pub(super) fn counted(&mut self) -> Option<u64> {
         let text = self.source.read(&self.vmstat).ok()?;
         COUNTERS.iter().filter_map(|name| keyed(text, name)).reduce(u64::saturating_add)
     }
