@@ -144,6 +144,22 @@ fn memory_that_one_workload_fills_sheds_its_port_and_not_its_neighbours() {
     neighbours.assert_it_ends();
 }
 
+#[test]
+fn memory_that_is_full_of_files_sheds_nothing() {
+    let mut neighbours = Neighbours::start("[signals.memory]\n");
+    neighbours.pressed.read_once();
+    eventually("its memory is full", || neighbours.pressed.charged_bytes() > LIMIT_BYTES / 10 * 9);
+    two_ticks_pass(&neighbours.daemon);
+    let status = neighbours.daemon.status();
+    let scopes = neighbours.pressed.scopes();
+    let mut readings = status["signals"].as_array().unwrap().iter().filter(|signal| {
+        signal["signal"] == "memory" && scopes.iter().any(|scope| signal["scope"] == scope.as_str())
+    });
+    assert!(readings.any(|reading| reading["value"].as_f64().is_some_and(|value| value < 0.5)), "{status}");
+    neighbours.assert_it_ends();
+    assert_eq!(neighbours.daemon.counts(&PRESSED.to_string()).shed, 0);
+}
+
 /// In how much of the last ten seconds some task of the host waited for memory.
 fn host_stall_percent() -> f64 {
     let text = std::fs::read_to_string("/proc/pressure/memory").unwrap();

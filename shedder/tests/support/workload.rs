@@ -64,6 +64,18 @@ impl Workload {
         self.say("give");
     }
 
+    /// Reads once what is larger than its memory, which is then full of it.
+    pub fn read_once(&mut self) {
+        self.say("read");
+    }
+
+    /// Bytes that the kernel charges to its control group, whatever they are for.
+    pub fn charged_bytes(&self) -> u64 {
+        let files = ["memory.usage_in_bytes", "memory.current"].map(|name| self.cgroup.memory().join(name));
+        let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap();
+        text.trim().parse().unwrap()
+    }
+
     /// Reads more than fits into its memory, again and again.
     pub fn thrash(&mut self) {
         self.say("thrash");
@@ -111,10 +123,14 @@ pub fn serve() -> ! {
         match order.unwrap().as_str() {
             "listen" => {
                 accept();
-                read();
+                read_when_thrashing();
             }
             "take" => taken.push(vec![7_u8; MIB]),
             "give" => taken.clear(),
+            "read" => {
+                let mut file = File::open(env::var_os(FILE).unwrap()).unwrap();
+                std::io::copy(&mut file, &mut std::io::sink()).unwrap();
+            }
             "thrash" => THRASHING.store(true, Ordering::Relaxed),
             "rest" => THRASHING.store(false, Ordering::Relaxed),
             other => panic!("{other:?}"),
@@ -134,7 +150,7 @@ fn accept() {
     });
 }
 
-fn read() {
+fn read_when_thrashing() {
     let path = PathBuf::from(env::var_os(FILE).unwrap());
     for seed in 1..=READERS {
         let file = File::open(&path).unwrap();
