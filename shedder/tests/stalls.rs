@@ -1,4 +1,4 @@
-//! Pressure that is real: memory that runs short in one workload, and a host whose CPUs are taken.
+//! Pressure that is real: memory or descriptors that run short in one workload, and a host whose CPUs are taken.
 
 #![cfg(test)]
 
@@ -85,11 +85,15 @@ impl Neighbours {
         eventually("both listen and nobody is refused", || {
             [PRESSED, QUIET].iter().all(|port| neighbours.clients.connect("batch", *port).is_ok())
         });
-        eventually("both workloads are known", || {
-            [&neighbours.pressed, &neighbours.quiet].iter().all(|workload| {
-                workload.scopes().iter().any(|scope| level_of(&neighbours.daemon.status(), scope).is_some())
-            })
-        });
+        for (port, workload) in [(PRESSED, &neighbours.pressed), (QUIET, &neighbours.quiet)] {
+            eventually("its workload is known", || {
+                let known = neighbours.daemon.port(&port.to_string())["workloads"].clone();
+                workload
+                    .scopes()
+                    .iter()
+                    .any(|scope| known.as_array().unwrap().contains(&scope.as_str().into()))
+            });
+        }
         neighbours
     }
 
@@ -150,14 +154,26 @@ fn memory_that_is_full_of_files_sheds_nothing() {
     neighbours.pressed.read_once();
     eventually("its memory is full", || neighbours.pressed.charged_bytes() > LIMIT_BYTES / 10 * 9);
     two_ticks_pass(&neighbours.daemon);
-    let status = neighbours.daemon.status();
     let scopes = neighbours.pressed.scopes();
-    let mut readings = status["signals"].as_array().unwrap().iter().filter(|signal| {
+    let status = neighbours.daemon.status();
+    let signals = status["signals"].as_array().unwrap().iter();
+    let of_pressed = signals.filter(|signal| {
         signal["signal"] == "memory" && scopes.iter().any(|scope| signal["scope"] == scope.as_str())
     });
-    assert!(readings.any(|reading| reading["value"].as_f64().is_some_and(|value| value < 0.5)), "{status}");
+    let values: Vec<f64> = of_pressed.filter_map(|signal| signal["value"].as_f64()).collect();
+    assert!(matches!(values.as_slice(), [value] if *value < 0.5), "{values:?}");
     neighbours.assert_it_ends();
     assert_eq!(neighbours.daemon.counts(&PRESSED.to_string()).shed, 0);
+}
+
+#[test]
+fn descriptors_that_run_out_shed_the_port_of_their_process_and_no_other() {
+    let mut neighbours = Neighbours::start("[signals.fds]\n");
+    neighbours.pressed.open_files();
+    eventually("its level rises", || neighbours.level(PRESSED) == "high");
+    neighbours.assert_one_sheds();
+    neighbours.pressed.close_files();
+    neighbours.assert_it_ends();
 }
 
 /// In how much of the last ten seconds some task of the host waited for memory.

@@ -15,6 +15,7 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::NamedTempFile;
 use xtask::testbed::{Cgroup, Namespace};
 
@@ -26,6 +27,8 @@ const FILE: &str = "SHEDDER_TEST_FILE";
 const MIB: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 const READERS: u64 = 4;
+const OPEN_FILES_MAX: u64 = 100;
+const OPEN_FILES: usize = 92;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The process as the test sees it; it ends on drop, and its control groups go.
@@ -62,6 +65,16 @@ impl Workload {
     /// Gives back all that it took.
     pub fn give(&mut self) {
         self.say("give");
+    }
+
+    /// Opens files until it has used nine tenths of the descriptors that it may have.
+    pub fn open_files(&mut self) {
+        self.say("open");
+    }
+
+    /// Closes them.
+    pub fn close_files(&mut self) {
+        self.say("close");
     }
 
     /// Reads once what is larger than its memory, which is then full of it.
@@ -118,7 +131,9 @@ static THRASHING: AtomicBool = AtomicBool::new(false);
 
 /// What the process does, until its standard input ends.
 pub fn serve() -> ! {
-    let mut taken = Vec::new();
+    let (mut taken, mut open) = (Vec::new(), Vec::new());
+    let limit = Rlimit { current: Some(OPEN_FILES_MAX), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
     for order in std::io::stdin().lock().lines() {
         match order.unwrap().as_str() {
             "listen" => {
@@ -127,6 +142,12 @@ pub fn serve() -> ! {
             }
             "take" => taken.push(vec![7_u8; MIB]),
             "give" => taken.clear(),
+            "open" => {
+                while std::fs::read_dir("/proc/self/fd").unwrap().count() < OPEN_FILES {
+                    open.push(File::open("/dev/null").unwrap());
+                }
+            }
+            "close" => open.clear(),
             "read" => {
                 let mut file = File::open(env::var_os(FILE).unwrap()).unwrap();
                 std::io::copy(&mut file, &mut std::io::sink()).unwrap();
