@@ -6,6 +6,7 @@ mod support;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
@@ -13,8 +14,8 @@ use std::thread::{JoinHandle, spawn};
 use serde_json::Value;
 use support::truth::two_ticks_pass;
 use support::workload::{Workload, serve};
-use support::{Daemon, Net, Setup, connect_from, eventually, holds_in_time};
-use xtask::testbed::cpus;
+use support::{Daemon, Net, SHEDDER, Setup, connect_from, eventually, holds_in_time};
+use xtask::testbed::{Cgroup, PinDirectory, cpus};
 
 /// Classes that have a source of their own; whoever comes from elsewhere is of the port's class.
 const SOURCES: [&str; 3] = ["batch", "optional", "core"];
@@ -216,6 +217,44 @@ fn thrashing_is_its_own_affair() -> bool {
     }
     neighbours.assert_it_ends();
     true
+}
+
+#[test]
+fn a_daemon_in_a_control_group_namespace_of_its_own_reads_the_workloads_and_not_itself() {
+    let net = Net::new();
+    let workload = Workload::start(&net.server, SocketAddr::new(net.server_ip(false), PRESSED), LIMIT_BYTES);
+    let own = Cgroup::new().unwrap();
+    let (pins, directory) = (PinDirectory::new("test"), tempfile::tempdir().unwrap());
+    let file = directory.path().join("shedder.toml");
+    let config = format!(
+        "version = 1\n[attach]\ninterfaces = [\"{}\"]\n[daemon]\nsocket = \"{}\"\nbpffs = \"{}\"\n\
+         [[port]]\nport = {PRESSED}\n",
+        net.link.b.interface,
+        directory.path().join("control.sock").display(),
+        pins.path().display(),
+    );
+    std::fs::write(&file, config).unwrap();
+    // What it is in when it leaves the host's namespace is the root of its own.
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec unshare --cgroup {SHEDDER} run --config {}",
+        own.unified().display(),
+        file.display()
+    );
+    let daemon = Daemon::spawn(&net.server, Command::new("sh").args(["-c", &script]), pins, directory);
+    daemon.wait_until_ready();
+    let [unified, memory] = workload.scopes();
+    let value = |name: &str, scope: &str| {
+        let status = daemon.status();
+        let signals = status["signals"].as_array().unwrap();
+        let found = signals.iter().find(|signal| signal["signal"] == name && signal["scope"] == scope);
+        found.and_then(|signal| signal["value"].as_f64())
+    };
+    eventually("its pressure is read", || value("psi_memory_some", &unified).is_some());
+    eventually("its memory is read", || value("memory", &memory).is_some());
+    let status = daemon.status();
+    let own = own.unified().file_name().unwrap().to_str().unwrap();
+    let scopes = status["levels"].as_array().unwrap().iter().map(|level| level["scope"].as_str().unwrap());
+    assert!(!scopes.into_iter().any(|scope| scope.ends_with(own) || scope == "cgroup:/"), "{status}");
 }
 
 /// Threads that compute, more than there are CPUs; at the least priority, so that others notice little.
