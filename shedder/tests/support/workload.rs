@@ -58,7 +58,7 @@ impl Workload {
     }
 
     /// Takes one more MiB of memory of the kind that cannot be dropped.
-    pub fn take(&mut self) {
+    pub fn take_mib(&mut self) {
         self.say("take");
     }
 
