@@ -35,6 +35,8 @@ mod tc;
 #[cfg(target_arch = "bpf")]
 mod track;
 #[cfg(target_arch = "bpf")]
+mod tunnel;
+#[cfg(target_arch = "bpf")]
 mod verdict;
 #[cfg(target_arch = "bpf")]
 mod word;

@@ -19,6 +19,7 @@ use shedder_common::packet::{PacketBytes, reset};
 use crate::globals::LINK_HEADER_LEN;
 use crate::pointer::Bytes;
 use crate::record;
+use crate::tunnel;
 use crate::verdict::{self, Action};
 
 /// Lets the next program decide: others on the same hook keep their say.
@@ -89,13 +90,13 @@ pub extern "C" fn tc_parse(context: *mut __sk_buff, attempt: *mut Attempt) -> u6
     u64::from(found)
 }
 
-/// [`write_reset`]: 1 where the RST is written.
+/// [`write_reset`]: 1 where the RST is written and finds its way back.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn tc_reset(context: *mut __sk_buff, attempt: *mut Attempt) -> u64 {
     // SAFETY: whoever calls passes an attempt of its own.
     let Some(attempt) = (unsafe { attempt.as_mut() }) else { return 0 };
-    u64::from(write_reset(&TcContext::new(context), attempt).is_some())
+    u64::from(write_reset(&TcContext::new(context), attempt).is_some() && tunnel::turn_back(context))
 }
 
 /// The kernel has taken the outermost tag off; with it there are more than two, which XDP does not parse either.

@@ -134,6 +134,41 @@ fn without_btf_connections_are_not_counted_and_the_rest_works() {
     drop(admitted);
 }
 
+#[test]
+fn without_pressure_files_the_other_signals_work() {
+    let net = Net::new();
+    let hide = "mount -t tmpfs none /proc/pressure";
+    let daemon = in_private_mounts(&net.server, hide, &config(&net.link.b.interface, "auto", CLOSED));
+    daemon.wait_until_ready();
+    let told = || {
+        daemon
+            .log()
+            .lines()
+            .filter(|line| line.contains("The signal psi_") && line.contains(" of host is unavailable"))
+            .count()
+    };
+    eventually("each is said to be unavailable", || told() == 4);
+    let status = daemon.status();
+    let host = status["signals"].as_array().unwrap().iter().filter(|signal| signal["scope"] == "host");
+    for signal in host {
+        let (name, value) = (signal["signal"].as_str().unwrap(), signal["value"].as_f64());
+        if name.starts_with("psi_") {
+            let reason = signal["unavailable"].as_str().unwrap();
+            assert!(value.is_none() && reason.contains("the kernel has no PSI"), "{signal}");
+            assert_eq!(signal["demands"], "normal", "{signal}");
+        } else if name == "memory" {
+            assert!(value.is_some_and(|value| value > 0.0), "{signal}");
+        }
+    }
+    let address = SocketAddr::new(net.server_ip(false), 8080);
+    let _listener = net.server.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+    assert!(connect(&net.client, address, PATIENCE).is_err());
+    let ticks = || daemon.status()["ticks"]["total"].as_u64().unwrap();
+    let later = ticks() + 30;
+    eventually("time passes", || ticks() > later);
+    assert_eq!(told(), 4, "one line each, however often it is tried");
+}
+
 /// A daemon in a mount namespace of its own, in which `hide` was done before.
 fn in_private_mounts(namespace: &Namespace, hide: &str, config: &str) -> Daemon {
     let (pins, directory) = (PinDirectory::new("test"), tempfile::tempdir().unwrap());

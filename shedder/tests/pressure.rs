@@ -10,8 +10,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
+use support::churn::Server;
 use support::signal::{SignalFile, section};
-use support::{Daemon, Net, Setup, eventually};
+use support::{Daemon, Net, Setup, connect_from, eventually};
 
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -157,7 +158,7 @@ fn batch_is_closed_before_interactive_and_core_keeps_its_share() {
     let listener = bench.net.server.enter(|| TcpListener::bind(address)).unwrap().unwrap();
     // Both ends, so that the connection ends with them.
     let connect = |from: IpAddr| {
-        let client = connect_from(&bench.net, from, address)?;
+        let client = connect_from(&bench.net.client, from, address)?;
         std::io::Result::Ok((client, listener.accept()?.0))
     };
     let mut open: Vec<(TcpStream, TcpStream)> = [own, core, batch].map(|from| connect(from).unwrap()).into();
@@ -186,17 +187,6 @@ fn batch_is_closed_before_interactive_and_core_keeps_its_share() {
 fn source(net: &Net, host: u8) -> IpAddr {
     let [a, b, c, _] = net.link.a.ipv4.octets();
     IpAddr::from([a, b, c, host])
-}
-
-fn connect_from(net: &Net, from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-    let connect = || {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        bind(&socket, &SocketAddr::new(from, 0))?;
-        connect(&socket, &to)?;
-        Ok(TcpStream::from(socket))
-    };
-    net.client.enter(connect).unwrap()
 }
 
 #[test]
@@ -265,4 +255,67 @@ fn thresholds_that_are_changed_are_judged_anew_at_once() {
     reload(&with_hold.replace("exit = 0.95", "exit = 5"));
     eventually("the error is told", || bench.lines_of_log("is not valid") == 1);
     assert_eq!(bench.level("8080"), "high");
+}
+
+#[test]
+fn a_level_that_is_held_for_nothing_is_probed_until_it_gets_worse_or_clients_are_back() {
+    let bench = Bench::neighbours();
+    let file = bench.daemon.config_file();
+    let config = fs::read_to_string(&file).unwrap();
+    fs::write(&file, config.replace("hold = \"1s\"", "hold = \"1s\"\nmax_hold = \"1s\"")).unwrap();
+    bench.daemon.signal(rustix::process::Signal::HUP);
+    // As memory that an allocator keeps: the signal says the same for ever.
+    bench.age.set("1.2");
+    bench.wait_for_level("8080", "moderate");
+    let probed = || {
+        bench.wait_for_level("8080", "normal");
+        let status = bench.daemon.status();
+        let signals = status["signals"].as_array().unwrap();
+        assert!(signals.iter().any(|signal| signal["demands"] == "moderate"), "{status}");
+    };
+    probed();
+    bench.age.set("1.4");
+    bench.wait_for_level("8080", "moderate");
+    probed();
+    // What is refused is more than the quota, so the level is not held for nothing.
+    let address = SocketAddr::new(bench.net.server_ip(false), 8080);
+    let knock = || drop(support::connect(&bench.net.client, address, CONNECT));
+    eventually("clients are back, and so is the level", || {
+        (0..50).for_each(|_| knock());
+        bench.level("8080") == "moderate"
+    });
+    assert_eq!(bench.level("8081"), "normal");
+}
+
+#[test]
+fn a_port_without_a_rate_is_measured_against_what_it_admitted_before() {
+    const CONNECTS: u32 = 300;
+    let began = support::now();
+    let bench = Bench::start(|_| "[[port]]\nport = 8080\nqueue_wait = \"unlimited\"\n".to_owned());
+    let learned = || bench.daemon.port("8080")["learned_rate_per_second"].as_f64();
+    let calm = bench.wait_for_level("8080", "normal");
+    assert_eq!((learned(), rate(&calm, "interactive")), (None, None));
+    let _server = Server::start(&bench.net, 8080);
+    let address = SocketAddr::new(bench.net.server_ip(false), 8080);
+    for _ in 0..CONNECTS {
+        drop(support::connect(&bench.net.client, address, CONNECT).unwrap());
+    }
+    eventually("all are counted", || bench.daemon.counts("8080").admitted == u64::from(CONNECTS));
+    bench.age.set("2.2");
+    let pressed = bench.wait_for_level("8080", "high");
+    let learned_rate = learned().unwrap();
+    // All came since the start, and less than a second is no history; of what takes a slow machine longer than ten
+    // seconds a part is forgotten.
+    let took = began.elapsed().as_secs_f64();
+    let least = if took < 10.0 { f64::from(CONNECTS) / took.max(1.0) } else { 10.0 };
+    assert!((least..=f64::from(CONNECTS)).contains(&learned_rate), "{learned_rate} after {took} s");
+    assert!(about(rate(&pressed, "interactive"), 0.7 * learned_rate), "{pressed}");
+    assert!(about(rate(&pressed, "optional"), 0.1 * learned_rate), "{pressed}");
+    assert!(closed(&pressed, "batch"), "{pressed}");
+    // Pressure takes nothing from those that it spares.
+    assert_eq!(rate(&pressed, "core"), None);
+    bench.age.set("0");
+    bench.wait_for_level("8080", "normal");
+    eventually("nothing is measured any more", || learned().is_none());
+    assert_eq!(rate(&bench.daemon.port("8080"), "interactive"), None);
 }

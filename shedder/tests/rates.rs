@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use support::syn::{Flood, Sender};
 use support::truth::{kernel_counter, two_ticks_pass};
-use support::{Counts, Daemon, Net, Setup, connect, holds_in_time, now};
+use support::{Counts, Daemon, Net, Setup, connect, connect_from, holds_in_time, now};
 use xtask::testbed::cpus;
 
 const PORT: &str = "8080";
@@ -139,4 +139,40 @@ fn a_rate_of_zero_admits_none() {
     assert_eq!((counts.admitted, counts.shed), (0, 2000));
     assert_eq!(daemon.counts(PORT), counts);
     assert_eq!(kernel_counter(&net.server, "Tcp", "OutRsts"), resets_before);
+}
+
+#[test]
+fn a_class_without_a_share_keeps_its_floor_however_the_others_flood() {
+    let net = Net::new();
+    let source = net.link.a.add_sources(1).unwrap().ipv4[0];
+    let rest = format!(
+        "[[port]]\nport = 8080\nrate = \"1000/s\"\nburst = 100\naction = \"drop\"\n\
+         [classes.batch]\nfloor = 0.05\n[classes.interactive]\nfloor = 0.02\n\
+         [[source]]\ncidr = \"{source}/32\"\nclass = \"batch\"\n"
+    );
+    let daemon = Daemon::start(&net, &Setup { mode: "enforce", via: "auto", rest: &rest });
+    let to = SocketAddr::new(net.server_ip(false), 8080);
+    for from in [source, net.link.a.ipv4.into()] {
+        connect_from(&net.client, from, SocketAddr::new(to.ip(), 9)).unwrap_err();
+    }
+    daemon.must(&["level", "emergency"]);
+    let sender = Sender::new(&net.client);
+    let flood = |from, per_second: u32, number| {
+        let count = per_second * 5;
+        Flood { routes: vec![(from, to)], per_second: Some(per_second), count, cpu: None, number }
+    };
+    let began = now();
+    scope(|scope| {
+        let batch = scope.spawn(|| flood(source, 500, 1).run(&sender));
+        flood(net.link.a.ipv4.into(), 4000, 2).run(&sender);
+        batch.join().unwrap();
+    });
+    let took = began.elapsed().as_secs_f64();
+    counts_of(&daemon, 22_500);
+    let admitted = |class: &str| daemon.port(PORT)["classes"][class]["admitted"].as_u64().unwrap() as f64;
+    // 50 a second are the floor of batch, 20 and at most 100 are what interactive has; bursts are as large a part.
+    // What a machine sends late comes when a burst is full already.
+    let [batch, interactive] = ["batch", "interactive"].map(admitted);
+    assert!((25.0 * took..=51.0 * took + 10.0).contains(&batch), "{batch} of batch in {took} s");
+    assert!((10.0 * took..=102.0 * took + 30.0).contains(&interactive), "{interactive} in {took} s");
 }

@@ -22,14 +22,14 @@ struct Package {
     why: &'static str,
 }
 
-const PACKAGES: &[Package] =
-    &[Package { name: "iproute2", binary: "ip", why: "makes the network namespaces and links of the tests" }];
+const PACKAGES: &[Package] = &[
+    Package { name: "iproute2", binary: "ip", why: "makes the network namespaces and links of the tests" },
+    Package { name: "nftables", binary: "nft", why: "makes the firewalls that a RST must pass in the tests" },
+];
 
 /// What only the benchmark of real services needs.
-const SERVICES: &[Package] = &[
-    Package { name: "nftables", binary: "nft", why: "limits connections, to be compared with" },
-    Package { name: "python3", binary: "python3", why: "runs the service with an event loop" },
-];
+const SERVICES: &[Package] =
+    &[Package { name: "python3", binary: "python3", why: "runs the service with an event loop" }];
 
 /// A program from crates.io, kept in the cache by version.
 pub(crate) struct Tool {

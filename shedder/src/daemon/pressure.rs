@@ -31,7 +31,6 @@ pub(super) struct Pressure {
     sensors: Sensors,
     levels: Levels,
     ports: BTreeMap<PortRange, Port>,
-    listening: BTreeSet<u16>,
     /// Of the last judgement.
     quiet: BTreeSet<Scope>,
 }
@@ -53,7 +52,6 @@ impl Pressure {
             sensors: Sensors::new(root, &config.signals),
             levels: Levels::new(&config.levels, &config.signals).since(now),
             ports: BTreeMap::new(),
-            listening: BTreeSet::new(),
             quiet: BTreeSet::new(),
         }
     }
@@ -85,7 +83,6 @@ impl Pressure {
                 cgroup_id: listener.cgroup_id,
             })
             .collect();
-        self.listening = facts.iter().map(|fact| fact.port).collect();
         self.sensors.read(now, wall, &facts)
     }
 
@@ -201,7 +198,8 @@ impl Pressure {
             let of_port =
                 workloads.served(*first..=*last).flat_map(|(_, cgroups)| cgroups).map(Scope::cgroup);
             if is_quiet(port) {
-                quiet.extend(self.listening.range(*first..=*last).copied().map(Scope::Port));
+                // Whether somebody listens here or the host forwards them elsewhere.
+                quiet.extend(self.levels.ports(*first..=*last).map(Scope::Port));
                 cgroups.extend(of_port);
             } else {
                 loud_cgroups.extend(of_port);

@@ -185,17 +185,21 @@ impl Datapath {
         Err(failures)
     }
 
-    /// Removes links that an earlier daemon left on interfaces or at hooks that are not served any more, and
-    /// what other ABI versions left. Called once after the first attachments.
+    /// Removes links and filters that an earlier daemon left on interfaces or at hooks that are not served any
+    /// more, and what other ABI versions left. Called once after the first attachments.
     ///
     /// # Errors
     ///
-    /// A pin cannot be removed.
+    /// A pin or filter cannot be removed.
     pub fn remove_leftovers(&self) -> Result<()> {
         for (hook, ifindex, path) in self.pins.interface_links() {
             if self.attached.get(&ifindex).is_none_or(|attached| attached.hook != hook) {
                 pins::remove_file(&path)?;
             }
+        }
+        // A filter has no pin that would tell of it.
+        for attached in self.attached.values().filter(|attached| attached.hook != Hook::Clsact) {
+            attach::remove_clsact_filter(&attached.interface)?;
         }
         self.pins.remove_other_versions()
     }

@@ -77,7 +77,11 @@ pub fn plan(facts: &LinkFacts, via: Via, needs_reset: bool, support: &KernelSupp
             let obstacle = trouble.map(str::to_owned).or_else(|| no_xdp(facts));
             Plan { loses_resets: trouble.is_some(), ..strict(Hook::XdpNative, "native", obstacle) }
         }
-        Via::Generic => strict(Hook::XdpGeneric, "generic", None),
+        Via::Generic => {
+            let lost = needs_reset && facts.external_tunnel;
+            let obstacle = lost.then(|| TUNNEL_TROUBLE.to_owned());
+            Plan { loses_resets: lost, ..strict(Hook::XdpGeneric, "generic", obstacle) }
+        }
         Via::Tc => strict(tc, "tc", None),
         Via::Auto => {
             let served_by_tc = trouble.map(str::to_owned).or_else(|| no_xdp(facts));
@@ -106,10 +110,16 @@ fn strict(hook: Hook, word: &str, obstacle: Option<String>) -> Plan {
     Plan { ladder: vec![hook], reason, loses_resets: false }
 }
 
+const TUNNEL_TROUBLE: &str =
+    "an external tunnel drops the RST that XDP sends, which cannot say where it belongs";
+
 /// Why a RST sent by native XDP would not arrive.
 fn reset_trouble(facts: &LinkFacts) -> Option<&'static str> {
     if facts.kind.as_deref() == Some("veth") {
         return Some("a veth drops the RST that native XDP sends unless its peer runs an XDP program too");
+    }
+    if facts.external_tunnel {
+        return Some(TUNNEL_TROUBLE);
     }
     match (facts.vlan_uppers, facts.rx_vlan_offload) {
         (true, Some(true)) => {
@@ -234,6 +244,19 @@ mod tests {
         assert_eq!(ladder(&trunk(None), Via::Auto, true), [Hook::Tcx]);
         assert_eq!(ladder(&trunk(Some(false)), Via::Auto, true), [Hook::XdpNative, Hook::Tcx]);
         assert_eq!(ladder(&trunk(Some(true)), Via::Auto, false), [Hook::XdpNative, Hook::Tcx]);
+    }
+
+    #[test]
+    fn an_external_tunnel_resets_through_tc() {
+        let tunnel = LinkFacts { external_tunnel: true, kind: Some("vxlan".into()), ..ethernet() };
+        assert_eq!(ladder(&tunnel, Via::Auto, true), [Hook::Tcx]);
+        assert_eq!(ladder(&tunnel, Via::Auto, false), [Hook::XdpNative, Hook::Tcx]);
+        for via in [Via::Native, Via::Generic] {
+            let insisted = plan(&tunnel, via, true, &capable());
+            assert!(insisted.loses_resets && insisted.reason.contains("although an external tunnel drops"));
+            assert!(!plan(&tunnel, via, false, &capable()).loses_resets);
+        }
+        assert!(!plan(&tunnel, Via::Tc, true, &capable()).loses_resets);
     }
 
     #[test]

@@ -328,16 +328,19 @@ impl Levels {
         workloads: impl IntoIterator<Item = &'a Path>,
     ) -> Level {
         let workloads = workloads.into_iter().map(|path| self.level(&Scope::cgroup(path)));
-        let ports = if ports.is_empty() {
-            None
-        } else {
-            let (first, last) = ports.into_inner();
-            self.scopes
-                .range(Scope::Port(first)..=Scope::Port(last))
-                .map(|(scope, _)| self.level(scope))
-                .max()
-        };
+        let ports = self.ports(ports).map(|port| self.level(&Scope::Port(port)));
         workloads.chain(ports).fold(self.level(&Scope::Host), Level::max)
+    }
+
+    /// The ports among these that some signal speaks of.
+    pub fn ports(&self, ports: RangeInclusive<u16>) -> impl Iterator<Item = u16> {
+        // A range of the map may not end before it begins.
+        let range = (!ports.is_empty()).then(|| Scope::Port(*ports.start())..=Scope::Port(*ports.end()));
+        let scopes = range.map(|range| self.scopes.range(range)).into_iter().flatten();
+        scopes.filter_map(|(scope, _)| match scope {
+            Scope::Port(port) => Some(*port),
+            Scope::Host | Scope::Cgroup(_) => None,
+        })
     }
 
     /// The level that a scope would have without a probe or a pin.

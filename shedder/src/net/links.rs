@@ -44,6 +44,8 @@ pub struct LinkFacts {
     pub link_type: String,
     /// Kind of virtual device, such as `veth`; `None` on hardware.
     pub kind: Option<String>,
+    /// A tunnel that is told by each packet where to send it, and drops what does not say so.
+    pub external_tunnel: bool,
     /// A VLAN device of this namespace stands on it.
     pub vlan_uppers: bool,
     /// Whether the device takes VLAN tags off received frames; `None` where it does not tell.
@@ -110,6 +112,7 @@ impl RawLink {
                 mtu: attribute_u32(attributes, libc::IFLA_MTU).unwrap_or(0),
                 link_header_len: link_header_len(header.link_layer_type),
                 link_type: header.link_layer_type.to_string(),
+                external_tunnel: is_external_tunnel(info),
                 kind: attribute_text(info, libc::IFLA_INFO_KIND),
                 vlan_uppers: false,
                 rx_vlan_offload: None,
@@ -125,6 +128,19 @@ impl RawLink {
             lower: attribute_u32(attributes, libc::IFLA_LINK).filter(|_| !foreign_lower),
         })
     }
+}
+
+/// Kinds of tunnels, with the attribute of theirs that says `external`.
+const EXTERNAL: [(&str, u16); 2] = [("vxlan", 25), ("geneve", 6)];
+
+fn is_external_tunnel(info: &[u8]) -> bool {
+    let kind = attribute_text(info, libc::IFLA_INFO_KIND);
+    let Some((_, number)) = EXTERNAL.iter().find(|(name, _)| kind.as_deref() == Some(*name)) else {
+        return false;
+    };
+    let data = attribute(info, libc::IFLA_INFO_DATA).unwrap_or_default();
+    // One kind gives a number, the other says it by being there.
+    attribute(data, *number).is_some_and(|value| value != [0])
 }
 
 /// Bytes in front of the network header on links of that type.
@@ -393,6 +409,8 @@ mod tests {
             ip("link add va mtu 9000 type veth peer name vb");
             ip("link set va up");
             ip("tuntap add dev tun0 mode tun");
+            ip("link add vx0 type vxlan id 5 remote 10.0.0.2 dstport 4789");
+            ip("link add vx1 type vxlan external dstport 4790");
             let lo = by_name("lo");
             assert!(lo.loopback && lo.up);
             assert_eq!(lo.link_header_len, Some(14));
@@ -403,6 +421,8 @@ mod tests {
             assert!(veth.rx_vlan_offload.is_some(), "veth answers ethtool");
             assert!(!by_name("vb").up);
             assert_eq!(by_name("tun0").link_header_len, Some(0));
+            let external = ["va", "tun0", "vx0", "vx1"].map(|name| by_name(name).external_tunnel);
+            assert_eq!(external, [false, false, false, true]);
         });
     }
 

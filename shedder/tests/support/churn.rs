@@ -198,7 +198,7 @@ impl Clients<'_> {
 }
 
 /// Connects with data on the SYN.
-fn connect_fast(to: SocketAddr, data: &[u8]) -> io::Result<TcpStream> {
+pub fn connect_fast(to: SocketAddr, data: &[u8]) -> io::Result<TcpStream> {
     let family = if matches!(to.ip(), IpAddr::V4(_)) { AddressFamily::INET } else { AddressFamily::INET6 };
     let fresh = socket(family, SocketType::STREAM, Some(ipproto::TCP))?;
     const MSG_FASTOPEN: u32 = 0x2000_0000;

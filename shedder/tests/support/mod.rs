@@ -8,10 +8,11 @@ pub mod hooks;
 pub mod syn;
 pub mod truth;
 pub mod wire;
+pub mod workload;
 pub mod xdp;
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -354,12 +355,20 @@ pub fn settles<T: PartialEq + std::fmt::Debug>(what: &str, expected: &T, mut act
 }
 
 /// Connects from a namespace and tells how it went.
-pub fn connect(
-    namespace: &Namespace,
-    to: SocketAddr,
-    patience: Duration,
-) -> std::io::Result<std::net::TcpStream> {
-    namespace.enter(|| std::net::TcpStream::connect_timeout(&to, patience)).unwrap()
+pub fn connect(namespace: &Namespace, to: SocketAddr, patience: Duration) -> std::io::Result<TcpStream> {
+    namespace.enter(|| TcpStream::connect_timeout(&to, patience)).unwrap()
+}
+
+/// Connects over IPv4 from one of the addresses of a namespace.
+pub fn connect_from(namespace: &Namespace, from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let connect = || {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddr::new(from, 0))?;
+        connect(&socket, &to)?;
+        Ok(TcpStream::from(socket))
+    };
+    namespace.enter(connect).unwrap()
 }
 
 /// Runs a program that must succeed.

@@ -88,12 +88,18 @@ impl Sender {
     }
 
     pub fn send(&self, segment: &Segment) {
+        self.try_send(segment).unwrap();
+    }
+
+    /// Fails with EPERM where a firewall of the namespace drops it.
+    pub fn try_send(&self, segment: &Segment) -> std::io::Result<()> {
         let socket = if segment.destination.is_ipv4() { &self.ipv4 } else { &self.ipv6 };
         // To a raw socket a port is a protocol number.
         let to = SocketAddr::new(segment.destination.ip(), 0);
         let packet = segment.packet();
-        let sent = sendto(socket, &packet, SendFlags::empty(), &to).unwrap();
+        let sent = sendto(socket, &packet, SendFlags::empty(), &to)?;
         assert_eq!(sent, packet.len());
+        Ok(())
     }
 }
 

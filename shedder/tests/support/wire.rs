@@ -48,12 +48,21 @@ impl Captured {
 
 impl Tap {
     pub fn open(namespace: &Namespace, end: &End) -> Self {
+        Self::open_for(namespace, end, false)
+    }
+
+    /// Captures what goes out too.
+    pub fn open_both_ways(namespace: &Namespace, end: &End) -> Self {
+        Self::open_for(namespace, end, true)
+    }
+
+    fn open_for(namespace: &Namespace, end: &End, outgoing: bool) -> Self {
         namespace
             .enter(|| -> io::Result<Self> {
                 let ifindex = ifindex(&end.interface)?;
                 let capture = packet_socket(ifindex, libc::ETH_P_ALL)?;
                 set_option(&capture, libc::SOL_PACKET, PACKET_AUXDATA, 1)?;
-                set_option(&capture, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+                set_option(&capture, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, i32::from(!outgoing))?;
                 set_option(&capture, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 32 << 20)?;
                 let partial_sender = packet_socket(ifindex, 0)?;
                 set_option(&partial_sender, libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;

@@ -72,6 +72,12 @@ impl Cgroup {
         self.directories.first().map_or(Path::new("/"), PathBuf::as_path)
     }
 
+    /// Its directory where the memory controller is.
+    #[must_use]
+    pub fn memory(&self) -> &Path {
+        self.directories.last().map_or(Path::new("/"), PathBuf::as_path)
+    }
+
     /// Moves a process here; the sockets that it opens from now on belong here too.
     ///
     /// # Errors

@@ -2,11 +2,16 @@
 //!
 //! From the `total` counters over a sliding window, so that a stall shows within a tick or two; the kernel's own
 //! averages follow ten seconds and more behind, and its triggers are slower still and often refused.
+//!
+//! The host's memory pressure counts while the host itself reclaims memory.
+
+mod reclaim;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::reclaim::Reclaim;
 use super::context::Context;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, under};
@@ -35,6 +40,8 @@ struct Resource {
     name: &'static str,
     signals: Vec<Pressure>,
     host: Measured,
+    /// For memory.
+    reclaim: Option<Reclaim>,
     workloads: BTreeMap<PathBuf, Measured>,
     /// [`Workloads::changes`](super::workloads::Workloads::changes) as of which `workloads` is.
     followed: Option<u64>,
@@ -84,12 +91,17 @@ impl Resource {
             return None;
         }
         let host = Measured::new(Some(under(root, format!("proc/pressure/{name}"))), &signals);
-        Some(Self { name, signals, host, workloads: BTreeMap::new(), followed: None })
+        let reclaim = (resource == PsiResource::Memory).then(|| Reclaim::new(root));
+        Some(Self { name, signals, host, reclaim, workloads: BTreeMap::new(), followed: None })
     }
 
     fn read(&mut self, source: &mut Source, context: &Context<'_>, out: &mut Vec<Reading>) {
         self.follow(context);
+        let first = out.len();
         self.host.read(&Scope::Host, &self.signals, source, context, out);
+        if let (Some(reclaim), Some(readings)) = (&mut self.reclaim, out.get_mut(first..)) {
+            reclaim.take_out(context.now, &self.signals, readings);
+        }
         for (path, _) in context.workloads.due() {
             if let Some(measured) = self.workloads.get_mut(path) {
                 measured.read(&Scope::Cgroup(path.to_owned()), &self.signals, source, context, out);

@@ -56,6 +56,68 @@ fn a_stall_shows_within_two_ticks() {
     assert_eq!(bench.value("full", "host"), Ok(5.0));
 }
 
+/// A host that stalls for a fifth of the time, and what it has reclaimed by a tick.
+fn stalls_at_every_tick(
+    bench: &mut Bench,
+    ticks: std::ops::RangeInclusive<u64>,
+    vmstat: impl Fn(u64) -> String,
+) {
+    for tick in ticks {
+        bench.write("proc/pressure/memory", &lines(tick * 20_000, tick * 10_000));
+        bench.write("proc/vmstat", &vmstat(tick));
+        bench.tick(tick * 100);
+    }
+}
+
+#[test]
+fn a_stall_is_the_hosts_while_the_host_reclaims() {
+    let mut bench = memory_bench();
+    let vmstat = |kswapd, direct| {
+        format!(
+            "nr_free_pages 7\npgsteal_kswapd 3\npgscan_kswapd {kswapd}\npgscan_direct {direct}\ncompact_stall 0\n"
+        )
+    };
+    stalls_at_every_tick(&mut bench, 0..=20, |_| vmstat(500, 9));
+    assert_eq!(bench.value("some", "host"), Ok(0.0), "a control group at its own limit");
+    assert_eq!(bench.value("full", "host"), Ok(0.0));
+    stalls_at_every_tick(&mut bench, 21..=21, |_| vmstat(501, 9));
+    assert_eq!(bench.value("some", "host"), Ok(20.0), "at once");
+    assert_eq!(bench.value("full", "host"), Ok(10.0));
+    stalls_at_every_tick(&mut bench, 22..=31, |_| vmstat(501, 9));
+    assert_eq!(bench.value("some", "host"), Ok(20.0), "for the length of the window");
+    stalls_at_every_tick(&mut bench, 32..=32, |_| vmstat(501, 9));
+    assert_eq!(bench.value("some", "host"), Ok(0.0));
+    stalls_at_every_tick(&mut bench, 33..=40, |tick| vmstat(501, tick));
+    assert_eq!(bench.value("some", "host"), Ok(20.0));
+}
+
+#[test]
+fn what_was_reclaimed_while_nothing_stalled_says_nothing_of_a_stall() {
+    let mut bench = memory_bench();
+    stalls_at_every_tick(&mut bench, 0..=10, |_| "pgscan_direct 5\n".to_owned());
+    for tick in 11..=40 {
+        bench.write("proc/pressure/memory", &lines(200_000, 100_000));
+        bench.tick(tick * 100);
+    }
+    assert_eq!(bench.value("some", "host"), Ok(0.0), "the kernel counts no stall");
+    bench.write("proc/vmstat", "pgscan_direct 4000\n");
+    bench.write("proc/pressure/memory", &lines(300_000, 100_000));
+    bench.tick(4_100);
+    assert_eq!(bench.value("some", "host"), Ok(0.0));
+}
+
+#[test]
+fn the_running_kernel_tells_what_it_reclaims() {
+    assert!(Reclaim::new(Path::new("/")).counted().is_some());
+}
+
+#[test]
+fn where_the_kernel_does_not_tell_every_stall_is_the_hosts() {
+    let mut bench = memory_bench();
+    stalls_at_every_tick(&mut bench, 0..=20, |_| "nr_free_pages 7\n".to_owned());
+    assert_eq!(bench.value("some", "host"), Ok(20.0));
+}
+
 #[test]
 fn more_than_the_whole_time_is_the_whole_time() {
     let mut bench = memory_bench();

@@ -1,0 +1,74 @@
+//! Whether it is the host that is short of memory.
+//!
+//! The kernel counts the stalls of a control group at its own limit among those of the host. What it reclaims for the
+//! host's sake it counts apart: `pgscan_kswapd` and `pgscan_direct` of `/proc/vmstat` do not grow while it reclaims
+//! for a control group (`cgroup_reclaim()` in `mm/vmscan.c`).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Pressure, PsiWindow};
+use crate::sensors::reading::Reading;
+use crate::sensors::source::{Source, keyed, under};
+
+/// Fragmented memory stalls without a scan.
+const COUNTERS: [&str; 3] = ["pgscan_kswapd", "pgscan_direct", "compact_stall"];
+
+/// What the host reclaims.
+#[derive(Debug)]
+pub(super) struct Reclaim {
+    vmstat: PathBuf,
+    source: Source,
+    /// When it was last looked at, and how much had been reclaimed by then.
+    seen: Option<(Duration, u64)>,
+    /// When it last was more than before.
+    grown: Option<Duration>,
+}
+
+impl Reclaim {
+    pub(super) fn new(root: &Path) -> Self {
+        Self { vmstat: under(root, "proc/vmstat"), source: Source::default(), seen: None, grown: None }
+    }
+
+    /// Takes out of the host's readings, which stand in the order of the signals, what is not the host's own.
+    pub(super) fn take_out(&mut self, now: Duration, signals: &[Pressure], readings: &mut [Reading]) {
+        let stalled = |reading: &Reading| reading.value.as_ref().is_ok_and(|value| *value > 0.0);
+        // Where nothing stalls nothing need be known.
+        if !readings.iter().any(stalled) {
+            return;
+        }
+        let counted = self.counted();
+        for (signal, reading) in signals.iter().zip(readings) {
+            if stalled(reading) && !self.is_the_hosts(now, length(signal.window), counted) {
+                reading.value = Ok(0.0);
+            }
+        }
+        if let Some(counted) = counted {
+            self.seen = Some((now, counted));
+        }
+    }
+
+    /// `None` where the kernel does not tell.
+    pub(super) fn counted(&mut self) -> Option<u64> {
+        let text = self.source.read(&self.vmstat).ok()?;
+        COUNTERS.iter().filter_map(|name| keyed(text, name)).reduce(u64::saturating_add)
+    }
+
+    fn is_the_hosts(&mut self, now: Duration, window: Duration, counted: Option<u64>) -> bool {
+        let Some(counted) = counted else { return true };
+        let recent = |at: Duration| now.saturating_sub(at) <= window;
+        if self.seen.is_some_and(|(at, before)| recent(at) && counted > before) {
+            self.grown = Some(now);
+        }
+        self.grown.is_some_and(recent)
+    }
+}
+
+const fn length(window: PsiWindow) -> Duration {
+    match window {
+        PsiWindow::Over(length) => length,
+        PsiWindow::Avg10 => Duration::from_secs(10),
+        PsiWindow::Avg60 => Duration::from_secs(60),
+        PsiWindow::Avg300 => Duration::from_secs(300),
+    }
+}
