@@ -14,7 +14,7 @@ use aya::programs::tc::{NlOptions, TcAttachOptions, TcAttachType};
 use shedder::config::model::{Action, Config, PortPolicy, RateLimit};
 use shedder::datapath::{Datapath, LoadOptions, Rules, unload};
 use shedder::kernel::attachment::Hook;
-use shedder::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use shedder::kernel::offsets::{KernelTypes, VMLINUX_BTF, read_types};
 use shedder::net::namespace;
 use shedder::quota;
 use shedder_common::address::Address;
@@ -45,9 +45,9 @@ impl Scene {
     /// Runs `work` where a daemon would run.
     fn serve<T: Send>(&self, work: impl FnOnce(Datapath, u32) -> T + Send) -> T {
         let start = || {
-            let (offsets, _) = read_offsets(Path::new(VMLINUX_BTF)).unwrap();
+            let KernelTypes { offsets, cast, .. } = read_types(Path::new(VMLINUX_BTF)).unwrap();
             let options =
-                LoadOptions { namespace_inode: namespace::inode().unwrap(), offsets, bpf_log: None };
+                LoadOptions { namespace_inode: namespace::inode().unwrap(), offsets, cast, bpf_log: None };
             let datapath = Datapath::start(self.pins.path(), options).unwrap();
             work(datapath, ifindex(self.interface()).unwrap())
         };
