@@ -5,10 +5,15 @@
 mod support;
 
 use std::io::ErrorKind;
+use std::mem::offset_of;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use aya::maps::{Array, Map, MapData};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+use shedder_common::abi::MAX_POLICIES;
+use shedder_common::limits::PolicyState;
+use shedder_common::service::{Approach, Service};
 use support::hooks::{HOOKS, Served};
 use support::{connect, eventually, now, settles};
 use xtask::testbed::Namespace;
@@ -218,4 +223,34 @@ fn time_waits(namespace: &Namespace, address: SocketAddr) -> usize {
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .filter(|fields| fields[1].ends_with(&port) && fields[3] == "06")
         .count()
+}
+
+/// A word of what the kernel knows of the only policy's service.
+fn service(served: &Served, offset: usize) -> u64 {
+    let state = MapData::from_pin(served.daemon.pins().join("STATE")).unwrap();
+    let state = Array::<_, [u64; STATE_WORDS]>::try_from(Map::from_map_data(state).unwrap()).unwrap();
+    let word = (offset_of!(PolicyState, service) + offset) / size_of::<u64>();
+    (1..MAX_POLICIES).map(|slot| state.get(&slot, 0).unwrap()[word]).sum()
+}
+
+const STATE_WORDS: usize = size_of::<PolicyState>() / size_of::<u64>();
+
+#[test]
+fn handshakes_tell_who_is_on_the_way_and_for_how_long() {
+    let served = Served::start("auto", "enforce", "[[port]]\nport = 8080\n");
+    for ipv6 in [false, true] {
+        let address = SocketAddr::new(served.net.server_ip(ipv6), 8080);
+        let _listener = listener(&served.net.server, address, 64);
+        let _open: Vec<_> =
+            (0..20).map(|_| connect(&served.net.client, address, PATIENCE).unwrap()).collect();
+        let admitted = service(&served, offset_of!(Service<u64>, admitted));
+        assert_eq!(admitted, if ipv6 { 40 } else { 20 });
+        eventually("all have arrived", || {
+            service(&served, offset_of!(Service<u64>, established)) == admitted
+        });
+    }
+    let round_trip_us =
+        service(&served, offset_of!(Service<u64>, approach) + offset_of!(Approach<u64>, round_trip_us));
+    // Both ends are on this machine, however busy it is.
+    assert!((1..100_000).contains(&round_trip_us), "{round_trip_us} us");
 }
