@@ -25,7 +25,7 @@ pub use standing::Standing;
 /// Judges an attempt. `None` means that no policy speaks of it.
 #[inline(always)]
 pub fn judge<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judgement> {
-    Some(judgement(environment, attempt)?.forgotten())
+    Some(judgement(environment, attempt)?.blurred())
 }
 
 #[inline(always)]

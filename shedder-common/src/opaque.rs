@@ -19,12 +19,15 @@ pub(crate) const fn opaque(index: usize) -> usize {
     index
 }
 
-/// As [`blurred`], and the verifier is also kept from asking whether earlier knowledge of the value mattered, at the
-/// cost of a store and a load.
+/// The same value, below `LIMIT`, a power of two above every value that it can have.
+///
+/// The verifier walks the code that follows anew for each value that it knows. It keeps no knowledge of the upper
+/// half of a word on the stack, so that after a passage through there one walk serves all values. (Arithmetic that
+/// cancels out would cost less, but the verifier then asks whether what it knew before mattered.)
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
 #[expect(unsafe_code, reason = "a store and a load")]
-pub(crate) fn forgotten<const LIMIT: u64>(value: u32) -> u32 {
+pub(crate) fn blurred<const LIMIT: u64>(value: u32) -> u32 {
     const { assert!(LIMIT.is_power_of_two() && LIMIT <= 1 << 32) };
     // Not zero, of which it would keep the knowledge.
     let word = (value as u64) << 32 | 1;
@@ -47,37 +50,7 @@ pub(crate) fn forgotten<const LIMIT: u64>(value: u32) -> u32 {
 
 /// The same value.
 #[cfg(not(target_arch = "bpf"))]
-pub(crate) const fn forgotten<const LIMIT: u64>(value: u32) -> u32 {
-    value & low_half(LIMIT - 1)
-}
-
-/// The same value, below `LIMIT`, a power of two above every value that it can have.
-///
-/// The verifier walks the code that follows anew for each value that it knows. It does not know that two
-/// exclusive ors with the same word cancel out, so that after them one walk serves all values. `noise` is a word
-/// of which the verifier knows nothing: from a packet or a map.
-#[cfg(target_arch = "bpf")]
-#[inline(always)]
-#[expect(unsafe_code, reason = "two instructions that change nothing")]
-pub(crate) fn blurred<const LIMIT: u64>(value: u32, noise: u64) -> u32 {
-    const { assert!(LIMIT.is_power_of_two() && LIMIT <= 1 << 32) };
-    let mut word = value as u64;
-    // SAFETY: computes with registers.
-    unsafe {
-        core::arch::asm!(
-            "{word} ^= {noise}",
-            "{word} ^= {noise}",
-            word = inout(reg) word,
-            noise = in(reg) noise,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    low_half(word & (LIMIT - 1))
-}
-
-/// The same value.
-#[cfg(not(target_arch = "bpf"))]
-pub(crate) const fn blurred<const LIMIT: u64>(value: u32, _noise: u64) -> u32 {
+pub(crate) const fn blurred<const LIMIT: u64>(value: u32) -> u32 {
     value & low_half(LIMIT - 1)
 }
 

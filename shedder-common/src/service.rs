@@ -170,10 +170,13 @@ impl<W: Cell> Approach<W> {
         let missing = admitted.wrapping_sub(established);
         let round_trip_us = self.round_trip_us.load();
         let period_us = if round_trip_us < PERIOD_MIN_US { PERIOD_MIN_US } else { round_trip_us };
-        let elapsed_us = now_us.wrapping_sub(self.since_us.load());
+        let since_us = self.since_us.load();
+        let elapsed_us = now_us.wrapping_sub(since_us);
         if elapsed_us >= period_us {
-            self.end_period(admitted, established, elapsed_us < 2 * period_us);
-            self.since_us.store(now_us);
+            // One CPU does it.
+            if self.since_us.compare_exchange(since_us, now_us) {
+                self.end_period(admitted, established, elapsed_us < 2 * period_us);
+            }
         } else if is_less(missing, self.least.load()) {
             self.least.store(missing);
         }
@@ -185,7 +188,7 @@ impl<W: Cell> Approach<W> {
         let lately = admitted.wrapping_sub(begun).wrapping_add(earlier) & (u32::MAX >> 8) as u64;
         let arriving = lately.wrapping_mul(ONE - (self.lost.load() & (ONE - 1))) / ONE;
         let approaching = if excess < arriving { excess } else { arriving };
-        u64::from(blurred::<{ 1 << 32 }>(low_half(approaching), now_us))
+        u64::from(blurred::<{ 1 << 32 }>(low_half(approaching)))
     }
 
     #[inline(always)]

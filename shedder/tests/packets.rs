@@ -42,7 +42,7 @@ const TC_REDIRECT: u32 = 7;
 const SHORTEST_RUN: usize = 15;
 
 /// Loading stays quick and far from the verifier's limit of a million.
-const MOST_VERIFIED_INSTRUCTIONS: u32 = 80_000;
+const MOST_VERIFIED_INSTRUCTIONS: u32 = 60_000;
 
 const CLOSED_DROP: u16 = 1001;
 const CLOSED_RESET: u16 = 1002;

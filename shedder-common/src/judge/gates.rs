@@ -62,7 +62,7 @@ pub(super) fn ask<E: Environment>(
                         queue.expected_ns = gates.state.service.expected_ns(depth, now_us, limit_us);
                     }
                 }
-                standing = gates.with_listener(standing.blurred(now_us), &queue).blurred(now_us);
+                standing = gates.with_listener(standing.blurred(), &queue).blurred();
                 if let Some(gate) = standing.shed() {
                     return Decision::shed(gate);
                 }

@@ -6,7 +6,7 @@ use crate::class::Class;
 use crate::counters::{ClassCounters, Exempt, FailOpen};
 use crate::gate::{GATES, Gate};
 use crate::limits::RESET;
-use crate::opaque::{forgotten, low_half};
+use crate::opaque::{blurred, low_half};
 
 /// What was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,8 +201,8 @@ impl Judgement {
 
     /// The same, for the verifier.
     #[inline(always)]
-    pub(super) fn forgotten(self) -> Self {
-        Self { word: forgotten::<JUDGEMENT_WORDS>(self.word), ..self }
+    pub(super) fn blurred(self) -> Self {
+        Self { word: blurred::<JUDGEMENT_WORDS>(self.word), ..self }
     }
 
     /// Refusals are carried out, not only counted.

@@ -43,7 +43,7 @@ impl Queue {
             // The kernel's queue is full when it holds more than the backlog.
             capacity: listener.backlog.saturating_add(1),
             syn_queue: listener.syn_queue,
-            wait_us: blurred::<{ 1 << 32 }>(low_half(wait_us), now_us),
+            wait_us: blurred::<{ 1 << 32 }>(low_half(wait_us)),
             expected_ns: 0,
         }
     }

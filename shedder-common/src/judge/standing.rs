@@ -34,8 +34,8 @@ impl Standing {
 
     /// The same, for the verifier.
     #[inline(always)]
-    pub(super) fn blurred(self, noise: u64) -> Self {
-        Self { word: blurred::<STANDING_WORDS>(self.word, noise) }
+    pub(super) fn blurred(self) -> Self {
+        Self { word: blurred::<STANDING_WORDS>(self.word) }
     }
 
     #[inline(always)]

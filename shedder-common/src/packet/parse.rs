@@ -236,7 +236,7 @@ fn find_network_header<P: PacketBytes + ?Sized>(
         ethertype = tag.be16::<2>();
         offset += VLAN_TAG_LEN;
     }
-    let offset = blurred::<{ NETWORK_OFFSETS as u64 }>(offset, u64::from(header.word::<4>()));
+    let offset = blurred::<{ NETWORK_OFFSETS as u64 }>(offset);
     match ethertype {
         ETHERTYPE_IPV4 => Ok(Some((Family::V4, offset))),
         ETHERTYPE_IPV6 => Ok(Some((Family::V6, offset))),
@@ -316,8 +316,7 @@ fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: u32) -> Parse
             return Parsed::Unparsed(Unparsed::BadIp);
         }
         len -= extension_len;
-        let noise = u64::from(header.word::<0>());
-        offset = blurred::<{ TRANSPORT_OFFSETS as u64 }>(offset + extension_len, noise);
+        offset = blurred::<{ TRANSPORT_OFFSETS as u64 }>(offset + extension_len);
     }
     match next {
         PROTOCOL_TCP => {}
