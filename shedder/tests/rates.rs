@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -126,6 +126,24 @@ fn idleness_refills_the_burst_and_no_more() {
         // Longer than the burst takes to refill, by a factor of eight.
         sleep(Duration::from_secs(4));
     }
+}
+
+/// Nothing is kept by source, so there is no table that a flood from false addresses could fill.
+#[test]
+fn a_million_sources_share_the_quota_with_the_one_that_asks_most() {
+    let (net, daemon) = start("[[port]]\nport = 8080\nrate = \"1000/s\"\nburst = 100\naction = \"drop\"\n");
+    let to = |source: IpAddr| (source, SocketAddr::new(net.server_ip(source.is_ipv6()), 8080));
+    let often: IpAddr = net.link.a.ipv4.into();
+    let routes = (0..500_000_u32).flat_map(|number| {
+        let ipv4 = Ipv4Addr::from_bits(0x0b00_0000 + number * 7);
+        let network = 0x2001_0db8_u128 << 96 | u128::from(number) << 64;
+        [to(ipv4.into()), to(often), to(Ipv6Addr::from_bits(network | 1).into())]
+    });
+    let flood = Flood { routes: routes.collect(), per_second: None, count: 1_500_000, cpu: None, number: 0 };
+    let took = flood.run(&Sender::new(&net.client)).as_secs_f64();
+    let counts = counts_of(&daemon, 1_500_000);
+    let admitted = counts.admitted as f64;
+    assert!((took * 900.0..=took * 1020.0 + 111.0).contains(&admitted), "{admitted} in {took} s");
 }
 
 #[test]
