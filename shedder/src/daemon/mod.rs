@@ -6,6 +6,7 @@ mod interfaces;
 pub mod level_file;
 mod policies;
 mod pressure;
+mod ranges;
 mod recent;
 mod reconcile;
 pub mod report;

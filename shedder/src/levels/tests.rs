@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use shedder_common::level::LEVELS;
@@ -47,7 +47,7 @@ fn memory() -> Signal {
 }
 
 fn at(signal: &str, scope: Scope, value: Result<f64, &str>) -> Reading {
-    Reading { signal: Arc::from(signal), scope, value: value.map_err(Unavailable::new) }
+    Reading { signal: Arc::from(signal), scope, value: value.map_err(|why| Unavailable::new(why.to_owned())) }
 }
 
 fn host(signal: &str, value: f64) -> Reading {
@@ -354,11 +354,11 @@ fn a_probe_survives_a_reload() {
 #[test]
 fn one_workload_in_trouble_does_not_touch_its_neighbours() {
     let mut run = Run::new(&rules(), &[memory(), signal("accept_queue", &[(0.5, 0.25)])]);
-    let (a, b) = (Path::new("/a"), Path::new("/b"));
+    let (a, b) = (&CgroupPath::new(Path::new("/a")), &CgroupPath::new(Path::new("/b")));
     run.tick(&[
         host("memory", 0.5),
-        at("memory", Scope::cgroup(a), Ok(0.99)),
-        at("memory", Scope::cgroup(b), Ok(0.1)),
+        at("memory", Scope::Cgroup(a.clone()), Ok(0.99)),
+        at("memory", Scope::Cgroup(b.clone()), Ok(0.1)),
         at("accept_queue", Scope::Port(8_005), Ok(0.6)),
     ]);
     assert_eq!(run.levels.policy_level(80..=80, [a]), Emergency);
@@ -375,7 +375,7 @@ fn one_workload_in_trouble_does_not_touch_its_neighbours() {
 #[test]
 fn a_workload_that_is_gone_is_forgotten_once_its_level_is_down() {
     let mut run = Run::new(&rules(), &[memory()]);
-    let scope = Scope::Cgroup(PathBuf::from("/gone"));
+    let scope = Scope::cgroup(Path::new("/gone"));
     run.tick(&[at("memory", scope.clone(), Ok(0.99))]);
     run.ticks(31_000, &[]);
     assert_eq!(run.levels.level(&scope), Moderate);

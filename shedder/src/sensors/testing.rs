@@ -64,7 +64,7 @@ impl Bench {
             .iter()
             .map(|reading| {
                 let key = (reading.signal.to_string(), reading.scope.to_string());
-                (key, reading.value.clone().map_err(|error| error.reason))
+                (key, reading.value.clone().map_err(|error| error.reason.into_owned()))
             })
             .collect();
         readings

@@ -37,6 +37,11 @@ impl CounterWindow {
         rate
     }
 
+    /// As [`Self::push`] with the value of last time, where it is known not to have changed.
+    pub(crate) fn stand_still(&mut self, now: Duration) -> Option<f64> {
+        self.push(now, self.last)
+    }
+
     fn rate(&self, now: Duration, total: u64) -> Option<f64> {
         // After a gap the front may be far older than the window; its successor is then the better base.
         let (elapsed, base) = self

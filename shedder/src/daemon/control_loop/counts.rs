@@ -1,10 +1,12 @@
 //! Keeping the count of live connections true.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use shedder_common::counters::ClassCounters;
 
 use super::ControlLoop;
+use crate::daemon::ranges::{PortRange, Ranges, range_of};
 use crate::daemon::reconcile::Observation;
 use crate::datapath::{Counters, PolicyReading};
 
@@ -15,7 +17,11 @@ const RECONCILE_SOON: Duration = Duration::from_secs(1);
 impl ControlLoop {
     /// Compares the kernel's counts with the socket table, where that is due.
     pub(super) fn reconcile_when_due(&mut self, now: Duration) {
-        if now >= self.due.reconcile || self.has_new_policies() {
+        if self.policies_are_new {
+            // Where reconciling fails there still are.
+            self.policies_are_new = self.has_new_policies();
+        }
+        if now >= self.due.reconcile || self.policies_are_new {
             self.reconcile();
             let soon = self.reconciler.is_restless();
             self.due.reconcile = now + if soon { RECONCILE_SOON } else { RECONCILE_PERIOD };
@@ -38,12 +44,12 @@ impl ControlLoop {
         };
     }
 
-    pub(super) fn ranges(&self) -> Vec<(u16, u16)> {
-        self.config.ports.iter().map(|policy| (policy.first, policy.last)).collect()
+    fn ranges(&self) -> Vec<PortRange> {
+        self.config.ports.iter().map(range_of).collect()
     }
 
     fn has_new_policies(&self) -> bool {
-        self.config.ports.iter().any(|policy| self.reconciler.is_new((policy.first, policy.last)))
+        self.config.ports.iter().any(|policy| self.reconciler.is_new(range_of(policy)))
     }
 
     /// Compares the kernel's counts with the socket table.
@@ -52,9 +58,9 @@ impl ControlLoop {
         if self.datapath.uncounted().is_some() {
             return;
         }
-        let ranges = self.ranges();
+        let ranges = Ranges::of(&self.config.ports);
         let Some(sockets) = &mut self.sockets else { return };
-        let has_policy = |port: u16| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port));
+        let has_policy = |port: u16| ranges.find(port).is_some();
         let looked = (|| {
             let before = self.datapath.read()?;
             let found = sockets.count_connections(&has_policy, &|address| self.local.contains(address))?;
@@ -65,13 +71,15 @@ impl ControlLoop {
             Err(error) => return self.warn("reconcile", format!("counts are not reconciled: {error:#}")),
         };
         self.warnings.remove("reconcile");
-        for range in ranges {
+        let mut found_by_policy: BTreeMap<PortRange, u64> = BTreeMap::new();
+        for (port, count) in found {
+            if let Some(range) = ranges.find(port) {
+                *found_by_policy.entry(range).or_default() += u64::from(count);
+            }
+        }
+        for range in self.ranges() {
             let (first, last) = range;
-            let found = found
-                .iter()
-                .filter(|(port, _)| (first..=last).contains(*port))
-                .map(|(_, count)| u64::from(*count))
-                .sum();
+            let found = found_by_policy.get(&range).copied().unwrap_or_default();
             let reading = |counters: &Counters| counters.policies.get(&range).copied().unwrap_or_default();
             let (before, after) = (reading(&before), reading(&after));
             let seen = Observation {

@@ -21,6 +21,7 @@ use super::clock;
 use super::interfaces::Interfaces;
 use super::policies::Policies;
 use super::pressure::Pressure;
+use super::ranges::Ranges;
 use super::recent::Lately;
 use super::reconcile::Reconciler;
 use crate::config::model::{Config, RateLimit};
@@ -29,7 +30,7 @@ use crate::datapath::{Counters, Datapath, Rules};
 use crate::kernel::support::KernelSupport;
 use crate::net::changes::Changed;
 use crate::net::sockets::{Listener, SocketTables};
-use crate::quota::{self, Demand, QuotaTable};
+use crate::quota::{self, QuotaTable};
 use crate::snapshot::{Snapshot, TICK_BOUNDS_SECONDS, Ticks};
 
 /// How often counters are read for learning rates; whoever looks at a snapshot has them read more often.
@@ -51,11 +52,15 @@ pub(super) struct ControlLoop {
     mode: Mode,
     pressure: Pressure,
     written: Option<QuotaTable>,
-    /// What that table follows from besides the configuration; `None` where it must be made anew.
-    written_for: Option<(Vec<Demand>, Mode)>,
+    /// [`Pressure::changes`] and mode of that table; `None` where it must be made anew.
+    written_for: Option<(u64, Mode)>,
     /// The kernel has counted the connections that are older than the policy of their port.
     recounted: bool,
+    /// A policy may never have been reconciled.
+    policies_are_new: bool,
     counters: Counters,
+    /// They were read since the last judgement.
+    counters_are_new: bool,
     lately: Lately,
     recordings: Recordings,
     ticks: Ticks,
@@ -116,7 +121,9 @@ impl ControlLoop {
             written: None,
             written_for: None,
             recounted: false,
+            policies_are_new: true,
             counters: Counters::default(),
+            counters_are_new: false,
             lately: Lately::default(),
             recordings,
             ticks,
@@ -191,14 +198,15 @@ impl ControlLoop {
             self.read_counters(now);
         }
         self.look_at_listeners();
-        let readings = self.pressure.read(now, clock::wall(), &self.listeners, &self.config);
-        let update = self.pressure.judge(now, &readings, &self.config, &self.counters);
+        let readings = self.pressure.read(now, clock::wall(), &self.listeners);
+        let counters_are_new = std::mem::take(&mut self.counters_are_new);
+        let update = self.pressure.judge(now, &readings, &self.config, &self.counters, counters_are_new);
         tell(&update);
         self.write_quotas(now);
         self.recordings.publish(|| TickReadings {
             now,
             readings,
-            offered_below_quota: self.pressure.quiet().clone(),
+            offered_below_quota: self.pressure.quiet(),
         });
         self.reconcile_when_due(now);
         self.ticks.total += 1;
@@ -208,6 +216,7 @@ impl ControlLoop {
         match self.datapath.read() {
             Ok(counters) => {
                 self.counters = counters;
+                self.counters_are_new = true;
                 self.lately.update(now, &self.counters);
                 self.warnings.remove("counters");
             }
@@ -241,6 +250,8 @@ impl ControlLoop {
     /// Takes what the policies have become.
     fn apply_policies(&mut self) {
         self.config = self.policies.effective();
+        self.pressure.set_policies(&self.config);
+        self.policies_are_new = true;
         self.written_for = None;
     }
 
@@ -250,13 +261,13 @@ impl ControlLoop {
             lease_expires_ns: clock::nanoseconds(now + self.config.daemon.lease),
             exempt_rate: self.exempt_rate(),
         };
-        let wanted = Some((self.pressure.demands(&self.config), self.mode));
+        let wanted = Some((self.pressure.changes(), self.mode));
         let result = if self.written_for == wanted {
             self.datapath.renew(&rules)
         } else {
-            let demands = wanted.as_ref().map_or(&[][..], |(demands, _)| demands);
-            let table = quota::table(&self.config, demands, self.clock_resolution_ns);
-            let ranges = self.ranges();
+            let demands = self.pressure.demands(&self.config);
+            let table = quota::table(&self.config, &demands, self.clock_resolution_ns);
+            let ranges = Ranges::of(&self.config.ports);
             self.datapath.write(&table, &rules).map(|()| {
                 self.written = Some(table);
                 self.written_for = wanted;

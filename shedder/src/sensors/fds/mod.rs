@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
+use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
 use super::{Sensor, names_of, ratio, report};
@@ -21,6 +22,11 @@ const LIMIT_REFRESH: Duration = Duration::from_secs(10);
 const COUNT_REFRESH: Duration = Duration::from_secs(1);
 /// Where counting one by one ends.
 const COUNT_MAX: usize = 131_072;
+/// So many processes are looked at in each tick; where there are more, each is every [`LOOK_AGAIN`].
+const EVERY_TICK: usize = 32;
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Those that are first seen in one tick are looked at again at this many different times.
+const PHASES: u32 = 8;
 
 /// For the signals that count descriptors.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -31,7 +37,7 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
 #[derive(Debug)]
 struct Fds {
     names: Vec<Arc<str>>,
-    file_nr: PathBuf,
+    file_nr: Kept,
     proc: PathBuf,
     /// Since 6.2 the size of `/proc/PID/fd` is the number of open descriptors.
     size_counts: bool,
@@ -44,6 +50,8 @@ struct Fds {
 struct Process {
     limit: Option<(Duration, Result<u64, Unavailable>)>,
     counted: Option<(Duration, u64)>,
+    /// When it is due to be looked at again, and what was seen.
+    seen: Option<(Duration, Result<f64, Unavailable>)>,
 }
 
 impl Fds {
@@ -52,7 +60,7 @@ impl Fds {
         let release = source.read(&under(root, "proc/sys/kernel/osrelease")).ok().and_then(version);
         Self {
             names,
-            file_nr: under(root, "proc/sys/fs/file-nr"),
+            file_nr: Kept::new(under(root, "proc/sys/fs/file-nr")),
             proc: under(root, "proc"),
             size_counts: release.is_some_and(|release| release >= (6, 2)),
             source,
@@ -68,7 +76,7 @@ impl Fds {
     ) -> Result<f64, Unavailable> {
         let mut fullest: Option<Result<f64, Unavailable>> = None;
         for pid in context.workloads.processes_of(port)? {
-            let value = known.entry(*pid).or_insert_with(|| self.of_process(context.now, *pid));
+            let value = known.entry(*pid).or_insert_with(|| self.seen(context.now, *pid));
             fullest = match (fullest, value) {
                 (Some(Ok(fullest)), Ok(value)) => Some(Ok(fullest.max(*value))),
                 (Some(Ok(fullest)), Err(_)) => Some(Ok(fullest)),
@@ -76,6 +84,25 @@ impl Fds {
             };
         }
         fullest.unwrap_or_else(|| Err(Unavailable::new("no process holds the listener")))
+    }
+
+    /// A process as it was seen lately.
+    fn seen(&mut self, now: Duration, pid: u32) -> Result<f64, Unavailable> {
+        let many = self.processes.len() > EVERY_TICK;
+        let phase = u32::try_from(self.processes.len()).unwrap_or_default() % PHASES;
+        let known = self.processes.get(&pid).and_then(|process| process.seen.as_ref());
+        if many
+            && let Some((due_at, value)) = known
+            && now < *due_at
+        {
+            return value.clone();
+        }
+        let pause = if known.is_some() { LOOK_AGAIN } else { LOOK_AGAIN * (phase + 1) / PHASES };
+        let value = self.of_process(now, pid);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.seen = Some((now.saturating_add(pause), value.clone()));
+        }
+        value
     }
 
     fn of_process(&mut self, now: Duration, pid: u32) -> Result<f64, Unavailable> {
@@ -109,7 +136,7 @@ impl Fds {
 
 impl Sensor for Fds {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
-        let host = host(&mut self.source, &self.file_nr);
+        let host = host(&mut self.source, &mut self.file_nr);
         report(&self.names, &Scope::Host, &host, out);
         let mut ports: Vec<u16> = context.listeners.iter().map(|listener| listener.port).collect();
         ports.sort_unstable();
@@ -123,15 +150,15 @@ impl Sensor for Fds {
     }
 }
 
-fn host(source: &mut Source, path: &Path) -> Result<f64, Unavailable> {
-    let text = source.read(path).map_err(|error| error.at(path))?;
+fn host(source: &mut Source, file: &mut Kept) -> Result<f64, Unavailable> {
+    let text = file.read(source).map_err(|error| error.at(file.path()))?;
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
     let (Some(Ok(allocated)), Some(Ok(_)), Some(Ok(max))) = (numbers.next(), numbers.next(), numbers.next())
     else {
-        return Err(garbage(path, "three numbers"));
+        return Err(garbage(file.path(), "three numbers"));
     };
     match max {
-        0 => Err(garbage(path, "a limit above 0")),
+        0 => Err(garbage(file.path(), "a limit above 0")),
         max if i64::try_from(max).map_or(true, |max| max == i64::MAX) => {
             Err(Unavailable::new("fs.file-max sets no limit"))
         }

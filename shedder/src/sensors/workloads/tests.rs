@@ -179,6 +179,6 @@ fn the_id_of_a_real_cgroup_is_its_inode() {
         }
     }
     let (path, workload) = workloads.iter().next().expect("found");
-    assert_eq!(path.file_name(), cgroup.path().file_name());
+    assert_eq!(path.as_path().file_name(), cgroup.path().file_name());
     assert_eq!(workload.unified.as_deref(), Some(cgroup.path()));
 }
