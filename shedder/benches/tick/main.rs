@@ -101,6 +101,8 @@ fn table(case: &Case, whole: &Whole, stages: &Stages) -> String {
     }
     line("  rest", rest_ms(whole, stages), "ms", None);
     line("quota table when a level changes", stages.quota_table_ms, "ms", None);
+    line("  mean of all windows", whole.mean_cpu_ms_per_tick, "ms", None);
+    line("  least of all windows", whole.least_cpu_ms_per_tick, "ms", None);
     line("of one core", whole.cpu_ms_per_tick / TICK_MS * 100.0, "%", None);
     line("resident", whole.resident_mib, "MiB", case.budget.resident_mib);
     line("peak", whole.peak_mib, "MiB", case.budget.peak_mib);
@@ -118,6 +120,8 @@ fn entry(case: &Case, whole: &Whole, stages: &Stages) -> serde_json::Value {
         "listeners": case.listeners,
         "cgroups": case.cgroups,
         "cpu_ms_per_tick": whole.cpu_ms_per_tick,
+        "mean_cpu_ms_per_tick": whole.mean_cpu_ms_per_tick,
+        "least_cpu_ms_per_tick": whole.least_cpu_ms_per_tick,
         "cpu_budget_ms_per_tick": case.budget.cpu_ms_per_tick,
         "cpu_kept": kept(whole.cpu_ms_per_tick, case.budget.cpu_ms_per_tick),
         "stages_ms": stages_ms,

@@ -185,6 +185,11 @@ impl Pressure {
         config.ports.iter().map(demand).collect()
     }
 
+    /// How many workloads and ports lack a signal.
+    pub(super) fn lacking(&self, signal: &str) -> usize {
+        self.levels.lacking(signal)
+    }
+
     /// The level of a port.
     pub(super) fn level(&self, range: PortRange) -> Level {
         self.ports.get(&range).map_or(Level::Normal, |port| port.level)

@@ -25,6 +25,8 @@ pub(super) struct Demand {
     /// Since when it is lost.
     lost: Option<Duration>,
     up: bool,
+    /// It was available before.
+    was_up: bool,
     level: Level,
     since: Duration,
     read_errors: u64,
@@ -42,6 +44,7 @@ impl Demand {
             lost: Some(now),
             // Taken for granted until it fails.
             up: true,
+            was_up: false,
             level: Level::Normal,
             since: now,
             read_errors: 0,
@@ -178,10 +181,29 @@ impl Demand {
         // A scope that is gone is no failure; nobody speaks of it any more.
         let gone = now.saturating_sub(self.last_seen) >= signal.stale_after;
         let up = self.lost.is_none() || ((starting || gone) && self.up);
+        self.was_up |= self.lost.is_none() && self.up;
         (up != self.up).then(|| {
             self.up = up;
             up
         })
+    }
+
+    /// Whether it has never been available, up to the change that was told last.
+    pub(super) fn is_first(&self) -> bool {
+        !self.was_up
+    }
+
+    /// Whether it was said to be unavailable.
+    pub(super) fn is_down(&self) -> bool {
+        !self.up
+    }
+
+    /// Until when nothing changes here without another reading, where nothing is demanded.
+    pub(super) fn stays_until(&self, now: Duration, signal: &Signal) -> Duration {
+        // Stale, or no longer starting, or gone.
+        let ends = [self.last.map(|(at, _)| at), Some(self.first_seen), Some(self.last_seen)];
+        let ends = ends.into_iter().flatten().map(|at| at.saturating_add(signal.stale_after));
+        ends.filter(|end| *end > now).min().unwrap_or(now)
     }
 
     /// Whether nothing speaks of this signal any more and nothing hangs on it.

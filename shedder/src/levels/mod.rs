@@ -17,7 +17,7 @@ use shedder_common::level::Level;
 
 use self::demand::Demand;
 use self::ladder::{Demanding, Ladder, Step};
-use crate::config::model::{LevelRules, Signal};
+use crate::config::model::{LevelRules, Signal, SignalSource};
 use crate::sensors::reading::{CgroupPath, Reading, Scope};
 
 /// Stands for the signal where an operator set the level.
@@ -54,6 +54,9 @@ pub struct AvailabilityEvent {
     pub available: bool,
     /// Why not; empty where it is.
     pub reason: String,
+    /// A workload has never had this signal until now, as one without a memory limit: nothing is lost. A signal of the
+    /// operator's own is expected at once.
+    pub lacking: bool,
 }
 
 /// What a tick has changed.
@@ -94,11 +97,20 @@ struct ScopeState {
     level: Level,
     since: Duration,
     transitions: BTreeMap<(Level, Level, Arc<str>), u64>,
+    /// Something was read since the last judgement.
+    read: bool,
+    /// Until when nothing changes here unless something is read.
+    rests_until: Duration,
 }
 
 /// A scope's demands with their rules, in the order of the configuration.
 fn demanding<'a>(demands: &'a [(usize, Demand)], signals: &'a [(Arc<str>, Signal)]) -> Vec<Demanding<'a>> {
     demands.iter().filter_map(|(place, demand)| Some((*place, &signals.get(*place)?.1, demand))).collect()
+}
+
+/// Whether it is in order that a scope does not have a signal.
+fn is_optional(scope: &Scope, signal: &Signal) -> bool {
+    *scope != Scope::Host && !matches!(signal.source, SignalSource::File { .. })
 }
 
 impl ScopeState {
@@ -113,6 +125,7 @@ impl ScopeState {
     }
 
     fn take(&mut self, now: Duration, tick: u64, place: usize, reading: &Reading) {
+        self.read = true;
         let at = self.demands.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
             self.demands.insert(at, (place, Demand::new(now)));
             at
@@ -190,18 +203,33 @@ impl Levels {
         let mut update = Update::default();
         self.expire_pin(now, &mut update);
         self.take(now, readings);
+        let mut forgets = false;
         for (scope, state) in &mut self.scopes {
+            if !std::mem::take(&mut state.read) && now < state.rests_until {
+                continue;
+            }
+            state.rests_until = Duration::MAX;
+            forgets |= state.demands.is_empty();
             for (place, demand) in &mut state.demands {
                 let Some((name, signal)) = self.signals.get(*place) else { continue };
                 demand.judge(now, signal, self.rules.max_hold);
+                forgets |= demand.is_over(now, signal);
+                state.rests_until = state.rests_until.min(demand.stays_until(now, signal));
                 if let Some(available) = demand.availability_change(now, signal) {
-                    let (signal, scope, reason) = (Arc::clone(name), scope.clone(), demand.unavailable());
-                    update.availability.push(AvailabilityEvent { at: now, signal, scope, available, reason });
+                    update.availability.push(AvailabilityEvent {
+                        at: now,
+                        signal: Arc::clone(name),
+                        scope: scope.clone(),
+                        available,
+                        reason: demand.unavailable(),
+                        lacking: is_optional(scope, signal) && demand.is_first(),
+                    });
                 }
             }
             if state.ladder.is_at_rest() && state.demanded() == Level::Normal {
                 continue;
             }
+            state.rests_until = Duration::ZERO;
             let below = self.pin.is_none() && offered_below_quota(scope);
             let demands = demanding(&state.demands, &self.signals);
             let step = state.ladder.step(now, &self.rules, &demands, below);
@@ -212,8 +240,21 @@ impl Levels {
                 update.transitions.extend(state.set(now, scope, to, name.unwrap_or(&self.configuration)));
             }
         }
-        self.forget(now);
+        if forgets {
+            self.forget(now);
+        }
         update
+    }
+
+    /// At how many scopes beside the host a signal is said to be unavailable and has never been there.
+    #[must_use]
+    pub fn lacking(&self, signal: &str) -> usize {
+        let Some(place) = self.places.get(signal) else { return 0 };
+        let lacks = |(scope, state): &(&Scope, &ScopeState)| {
+            **scope != Scope::Host
+                && state.demand(*place).is_some_and(|demand| demand.is_down() && demand.is_first())
+        };
+        self.scopes.iter().filter(lacks).count()
     }
 
     fn take(&mut self, now: Duration, readings: &[Reading]) {
@@ -262,6 +303,7 @@ impl Levels {
         };
         let mut transitions = Vec::new();
         for (scope, state) in &mut self.scopes {
+            state.rests_until = Duration::ZERO;
             let before = state.ladder.target(&demanding(&state.demands, &old)).level;
             let demands = std::mem::take(&mut state.demands);
             state.demands =

@@ -209,6 +209,28 @@ fn a_signal_that_starts_has_time_for_its_first_value() {
 }
 
 #[test]
+fn what_a_workload_never_had_is_told_from_what_it_lost() {
+    let mut own = signal("own", MEMORY);
+    own.source = SignalSource::File { path: PathBuf::from("/run/own"), scope: FileScope::Port(80) };
+    let mut run = Run::new(&rules(), &[memory(), own]);
+    let web = || Scope::cgroup(Path::new("/web"));
+    let none = |signal: &str, scope| at(signal, scope, Err("no limit"));
+    run.ticks(3_000, &[none("memory", Scope::Host), none("memory", web()), none("own", Scope::Port(80))]);
+    let lacking: Vec<_> = run.availability.drain(..).map(|event| (event.scope, event.lacking)).collect();
+    assert_eq!(lacking, [(Scope::Host, false), (web(), true), (Scope::Port(80), false)]);
+    assert_eq!(run.levels.lacking("memory"), 1);
+    let mut changes = |reading: Reading| {
+        run.ticks(3_000, &[reading]);
+        let events = run.availability.drain(..).filter(|event| event.scope == web());
+        events.map(|event| (event.available, event.lacking)).collect::<Vec<_>>()
+    };
+    assert_eq!(changes(at("memory", web(), Ok(0.5))), [(true, true)], "it is not back but new");
+    assert_eq!(changes(none("memory", web())), [(false, false)], "lost");
+    assert_eq!(changes(at("memory", web(), Ok(0.5))), [(true, false)], "back");
+    assert_eq!(run.levels.lacking("memory"), 0);
+}
+
+#[test]
 fn on_loss_hold_keeps_the_demand_for_max_hold_at_most() {
     let mut held = memory();
     held.on_loss = OnLoss::Hold;

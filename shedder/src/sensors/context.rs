@@ -28,6 +28,8 @@ pub struct Context<'a> {
     pub wall: SystemTime,
     /// The listening sockets of the policies' ports.
     pub listeners: &'a [ListenerFact],
+    /// How long it may take until what has not changed is told again.
+    pub pace: Duration,
     /// Who owns them.
     pub workloads: &'a Workloads,
 }

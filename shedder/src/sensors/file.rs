@@ -13,6 +13,7 @@ use super::Sensor;
 use super::context::Context;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, under};
+use super::turns::{Due, LONGEST, Turns};
 use crate::config::model::{Signal, SignalSource};
 
 /// No number needs more.
@@ -22,10 +23,8 @@ const BYTES_MAX: u64 = 256;
 /// which the kernel marks changes stands still for up to 10 ms (HZ=100).
 const TIMES_SETTLE: Duration = Duration::from_millis(50);
 
-/// So many files are looked at in each tick; where there are more, they take turns, but none waits for longer than
-/// [`LOOK_AGAIN`], or a third of the time from which it is stale.
+/// So many files are looked at in each tick; where there are more, they take turns.
 const LOOKS_PER_TICK: usize = 100;
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// For the signals that are read from files of their own.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -37,20 +36,21 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
                 path: under(root, path),
                 scope: scope.into(),
                 stale_after: signal.stale_after,
-                due_at: None,
+                due: Due::default(),
                 known: None,
             }),
             _ => None,
         })
         .collect();
-    (!numbers.is_empty())
-        .then(|| Box::new(Files { numbers, tick: 0, source: Source::default() }) as Box<dyn Sensor>)
+    (!numbers.is_empty()).then(|| {
+        Box::new(Files { numbers, turns: Turns::default(), source: Source::default() }) as Box<dyn Sensor>
+    })
 }
 
 #[derive(Debug)]
 struct Files {
     numbers: Vec<Number>,
-    tick: usize,
+    turns: Turns,
     source: Source,
 }
 
@@ -60,7 +60,7 @@ struct Number {
     path: PathBuf,
     scope: Scope,
     stale_after: Duration,
-    due_at: Option<Duration>,
+    due: Due,
     /// What was read last, and of which file.
     known: Option<(Version, Result<f64, Unavailable>)>,
 }
@@ -91,14 +91,13 @@ impl Version {
 
 impl Sensor for Files {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
-        self.tick = self.tick.wrapping_add(1);
-        let turns = self.numbers.len().div_ceil(LOOKS_PER_TICK).max(1);
+        self.turns.next();
+        let turns = self.numbers.len().div_ceil(LOOKS_PER_TICK);
         for (place, number) in self.numbers.iter_mut().enumerate() {
-            let waited = number.due_at.is_none_or(|due_at| context.now >= due_at);
-            if !waited && place % turns != self.tick % turns {
+            let longest = LONGEST.min(number.stale_after / 3);
+            if !self.turns.is_due(place, turns, context.now, longest, &mut number.due) {
                 continue;
             }
-            number.due_at = Some(context.now.saturating_add(LOOK_AGAIN.min(number.stale_after / 3)));
             let value = number.value(&mut self.source, context.wall);
             out.push(Reading { signal: Arc::clone(&number.name), scope: number.scope.clone(), value });
         }

@@ -19,6 +19,7 @@ mod source;
 mod tcp_mem;
 #[cfg(test)]
 mod testing;
+mod turns;
 mod window;
 pub mod workloads;
 
@@ -29,6 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use self::context::{Context, ListenerFact};
 use self::reading::{Reading, Scope, Unavailable};
+use self::turns::LONGEST;
 use self::workloads::Workloads;
 use crate::config::model::{Signal, SignalSource};
 
@@ -54,14 +56,12 @@ const SENSORS: [Build; 8] = [
     file::build,
 ];
 
-/// How long a workload's turn to be read may be away, where there are too many to read all at every tick.
-const PACE_MAX: Duration = Duration::from_millis(500);
-
 /// All sensors and what they share.
 #[derive(Debug)]
 pub struct Sensors {
     root: PathBuf,
     sensors: Vec<Box<dyn Sensor>>,
+    pace: Duration,
     workloads: Workloads,
 }
 
@@ -69,8 +69,12 @@ impl Sensors {
     /// Reads below `root`, which is `/` but in tests. Signals that are not enabled are not read.
     #[must_use]
     pub fn new(root: &Path, signals: &[Signal]) -> Self {
-        let mut sensors =
-            Self { root: root.to_owned(), sensors: Vec::new(), workloads: Workloads::new(root) };
+        let mut sensors = Self {
+            root: root.to_owned(),
+            sensors: Vec::new(),
+            pace: LONGEST,
+            workloads: Workloads::new(root),
+        };
         sensors.set_signals(signals);
         sensors
     }
@@ -79,7 +83,8 @@ impl Sensors {
     pub fn set_signals(&mut self, signals: &[Signal]) {
         let enabled: Vec<Signal> = signals.iter().filter(|signal| signal.enabled).cloned().collect();
         let stale_after = enabled.iter().map(|signal| signal.stale_after).min();
-        self.workloads.set_pace(stale_after.map_or(PACE_MAX, |stale_after| PACE_MAX.min(stale_after / 3)));
+        self.pace = stale_after.map_or(LONGEST, |stale_after| LONGEST.min(stale_after / 3));
+        self.workloads.set_pace(self.pace);
         self.sensors = SENSORS.iter().filter_map(|build| build(&self.root, &enabled)).collect();
     }
 
@@ -92,7 +97,7 @@ impl Sensors {
     /// everything is read within half a second, or a third of `stale_after` where that is shorter.
     pub fn read(&mut self, now: Duration, wall: SystemTime, listeners: &[ListenerFact]) -> Vec<Reading> {
         self.workloads.update(now, listeners);
-        let context = Context { now, wall, listeners, workloads: &self.workloads };
+        let context = Context { now, wall, listeners, pace: self.pace, workloads: &self.workloads };
         let mut readings = Vec::new();
         for sensor in &mut self.sensors {
             sensor.read(&context, &mut readings);

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::ControlLoop;
-use super::tell::tell;
+use super::tell::tell_steps;
 use crate::config::model::Config;
 use crate::control::protocol::{Command, LevelChoice, Payload, Refusal};
 use crate::daemon::clock;
 use crate::explain;
-use crate::levels::Update;
 
 impl ControlLoop {
     /// Takes a new configuration. What needs a restart is said and left as it is.
@@ -24,7 +23,7 @@ impl ControlLoop {
         self.policies.reload(config);
         self.apply_policies();
         let transitions = self.pressure.set_config(clock::monotonic(), &self.config);
-        tell(&Update { transitions, availability: Vec::new() });
+        tell_steps(&transitions);
         self.sync_sources();
         self.dirty.links = true;
         tracing::info!("The configuration is read again; mode {}.", self.mode.name());
@@ -107,6 +106,6 @@ impl ControlLoop {
         let transitions = self.pressure.pin(now, level, until);
         self.read_counters(now);
         self.pressure.follow_levels(now, &self.config, &self.counters);
-        tell(&Update { transitions, availability: Vec::new() });
+        tell_steps(&transitions);
     }
 }

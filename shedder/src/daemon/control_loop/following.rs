@@ -7,6 +7,9 @@ use crate::daemon::sources::source_table;
 use crate::kernel::doctor::needs_reset;
 use crate::net::addresses;
 
+/// So many listeners are looked at in every tick: the kernel needs two microseconds for each.
+const LISTENERS_EVERY_TICK: usize = 32;
+
 /// How often interfaces that could not be attached are tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 
@@ -65,7 +68,11 @@ impl ControlLoop {
         self.written_for = None;
     }
 
+    /// Where there are many listeners they are looked at in every second tick.
     pub(super) fn look_at_listeners(&mut self) {
+        if self.listeners.len() > LISTENERS_EVERY_TICK && self.ticks.total % 2 == 1 {
+            return;
+        }
         let Some(sockets) = &mut self.sockets else { return };
         match sockets.listeners() {
             Ok(listeners) => {

@@ -16,7 +16,7 @@ use shedder_common::control::Mode;
 use shedder_common::gcra::Rate;
 use shedder_common::level::Level;
 
-use self::tell::tell;
+use self::tell::Teller;
 use super::clock;
 use super::interfaces::Interfaces;
 use super::policies::Policies;
@@ -63,6 +63,7 @@ pub(super) struct ControlLoop {
     counters_are_new: bool,
     lately: Lately,
     recordings: Recordings,
+    teller: Teller,
     ticks: Ticks,
     tick_started: Duration,
     due: Due,
@@ -126,6 +127,7 @@ impl ControlLoop {
             counters_are_new: false,
             lately: Lately::default(),
             recordings,
+            teller: Teller::default(),
             ticks,
             tick_started: now,
             due: Due::default(),
@@ -201,7 +203,7 @@ impl ControlLoop {
         let readings = self.pressure.read(now, clock::wall(), &self.listeners);
         let counters_are_new = std::mem::take(&mut self.counters_are_new);
         let update = self.pressure.judge(now, &readings, &self.config, &self.counters, counters_are_new);
-        tell(&update);
+        self.teller.tell(&update, |signal| self.pressure.lacking(signal));
         self.write_quotas(now);
         self.recordings.publish(|| TickReadings {
             now,

@@ -3,7 +3,7 @@
 //! Host: `file-nr`. Port: of the processes that hold a listener of the port, the one that is nearest to its
 //! `RLIMIT_NOFILE`, since a process at its limit can accept nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::context::Context;
 use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
+use super::turns::{Due, Turns};
 use super::{Sensor, names_of, ratio, report};
 use crate::config::model::{Signal, SignalSource};
 
@@ -22,11 +23,8 @@ const LIMIT_REFRESH: Duration = Duration::from_secs(10);
 const COUNT_REFRESH: Duration = Duration::from_secs(1);
 /// Where counting one by one ends.
 const COUNT_MAX: usize = 131_072;
-/// So many processes are looked at in each tick; where there are more, each is every [`LOOK_AGAIN`].
-const EVERY_TICK: usize = 32;
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Those that are first seen in one tick are looked at again at this many different times.
-const PHASES: u32 = 8;
+/// The processes of so many ports are looked at in each tick; where there are more, ports take turns.
+const PORTS_PER_TICK: usize = 16;
 
 /// For the signals that count descriptors.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -43,6 +41,8 @@ struct Fds {
     size_counts: bool,
     source: Source,
     processes: BTreeMap<u32, Process>,
+    ports: BTreeMap<u16, Due>,
+    turns: Turns,
 }
 
 /// What is kept of a process between ticks.
@@ -50,8 +50,8 @@ struct Fds {
 struct Process {
     limit: Option<(Duration, Result<u64, Unavailable>)>,
     counted: Option<(Duration, u64)>,
-    /// When it is due to be looked at again, and what was seen.
-    seen: Option<(Duration, Result<f64, Unavailable>)>,
+    /// When somebody asked for it last.
+    asked_at: Duration,
 }
 
 impl Fds {
@@ -65,6 +65,8 @@ impl Fds {
             size_counts: release.is_some_and(|release| release >= (6, 2)),
             source,
             processes: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            turns: Turns::default(),
         }
     }
 
@@ -76,7 +78,7 @@ impl Fds {
     ) -> Result<f64, Unavailable> {
         let mut fullest: Option<Result<f64, Unavailable>> = None;
         for pid in context.workloads.processes_of(port)? {
-            let value = known.entry(*pid).or_insert_with(|| self.seen(context.now, *pid));
+            let value = known.entry(*pid).or_insert_with(|| self.of_process(context.now, *pid));
             fullest = match (fullest, value) {
                 (Some(Ok(fullest)), Ok(value)) => Some(Ok(fullest.max(*value))),
                 (Some(Ok(fullest)), Err(_)) => Some(Ok(fullest)),
@@ -86,27 +88,9 @@ impl Fds {
         fullest.unwrap_or_else(|| Err(Unavailable::new("no process holds the listener")))
     }
 
-    /// A process as it was seen lately.
-    fn seen(&mut self, now: Duration, pid: u32) -> Result<f64, Unavailable> {
-        let many = self.processes.len() > EVERY_TICK;
-        let phase = u32::try_from(self.processes.len()).unwrap_or_default() % PHASES;
-        let known = self.processes.get(&pid).and_then(|process| process.seen.as_ref());
-        if many
-            && let Some((due_at, value)) = known
-            && now < *due_at
-        {
-            return value.clone();
-        }
-        let pause = if known.is_some() { LOOK_AGAIN } else { LOOK_AGAIN * (phase + 1) / PHASES };
-        let value = self.of_process(now, pid);
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.seen = Some((now.saturating_add(pause), value.clone()));
-        }
-        value
-    }
-
     fn of_process(&mut self, now: Duration, pid: u32) -> Result<f64, Unavailable> {
         let process = self.processes.entry(pid).or_default();
+        process.asked_at = now;
         let limit = match &process.limit {
             Some((at, limit)) if now.saturating_sub(*at) < LIMIT_REFRESH => limit.clone(),
             _ => {
@@ -138,15 +122,19 @@ impl Sensor for Fds {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
         let host = host(&mut self.source, &mut self.file_nr);
         report(&self.names, &Scope::Host, &host, out);
-        let mut ports: Vec<u16> = context.listeners.iter().map(|listener| listener.port).collect();
-        ports.sort_unstable();
-        ports.dedup();
+        let listening: BTreeSet<u16> = context.listeners.iter().map(|listener| listener.port).collect();
+        self.ports.retain(|port, _| listening.contains(port));
+        self.turns.next();
+        let turns = listening.len().div_ceil(PORTS_PER_TICK);
         let mut known = BTreeMap::new();
-        for port in ports {
-            let value = self.of_port(context, port, &mut known);
-            report(&self.names, &Scope::Port(port), &value, out);
+        for (place, port) in listening.into_iter().enumerate() {
+            let due = self.ports.entry(port).or_default();
+            if self.turns.is_due(place, turns, context.now, context.pace, due) {
+                let value = self.of_port(context, port, &mut known);
+                report(&self.names, &Scope::Port(port), &value, out);
+            }
         }
-        self.processes.retain(|pid, _| known.contains_key(pid));
+        self.processes.retain(|_, process| context.now.saturating_sub(process.asked_at) < LIMIT_REFRESH);
     }
 }
 

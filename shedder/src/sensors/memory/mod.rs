@@ -20,6 +20,8 @@ use crate::config::model::{Signal, SignalSource};
 /// one; with more it takes so much longer.
 const LIMIT_REFRESH: Duration = Duration::from_secs(1);
 const LIMITS_PER_REFRESH: usize = 256;
+/// Where there is no limit it takes so many times longer: most of those never get one.
+const NO_LIMIT_REFRESH: u32 = 4;
 /// Cgroups that are first seen in one tick have their limits read again at this many different times.
 const LIMIT_PHASES: u32 = 16;
 
@@ -124,6 +126,7 @@ impl Cgroup {
             known => {
                 let phases = if known.is_some() { LIMIT_PHASES } else { self.phase + 1 };
                 let limit = files.limit(source, path, above);
+                let refresh = if limit == Ok(None) { refresh * NO_LIMIT_REFRESH } else { refresh };
                 self.limit = Some((now.saturating_add(refresh * phases / LIMIT_PHASES), limit.clone()));
                 limit
             }

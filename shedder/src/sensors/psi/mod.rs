@@ -5,7 +5,7 @@
 //!
 //! A task that is stalled within a cgroup is stalled within the host too, on the same CPU and for the same time
 //! (`psi_task_change` in `kernel/sched/psi.c` walks up to the system). So while the host's `some` counter of a resource
-//! stands still, the counters of workloads do, and need not be read; all the same they are within [`READ_AGAIN`], since
+//! stands still, the counters of workloads do, and need not be read; all the same they are within the pace, since
 //! the host's counter is an average over CPUs, rounded to microseconds, and a cgroup may go.
 
 use std::collections::BTreeMap;
@@ -20,9 +20,6 @@ use super::reading::{CgroupPath, Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, under};
 use super::window::CounterWindow;
 use crate::config::model::{PsiResource, PsiWindow, Signal, SignalSource};
-
-/// How long a workload's file is not read while the host's counter stands still.
-const READ_AGAIN: Duration = Duration::from_millis(500);
 
 /// For the signals that read pressure files.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -70,6 +67,10 @@ struct Measured {
     windows: Vec<Option<CounterWindow>>,
     /// When it was read last without any failure, and [`Resource::growth`] then.
     good: Option<(Duration, u64)>,
+    /// All that was told last was 0.
+    calm: bool,
+    /// Until when the counters are known to have stood still without the windows having been told.
+    still_until: Option<Duration>,
 }
 
 impl Sensor for Psi {
@@ -119,10 +120,13 @@ impl Resource {
             self.host_total_us = total_us;
             self.growth = self.growth.wrapping_add(1);
         }
-        for (path, _) in context.workloads.due_for_pressure() {
-            let Some(measured) = self.workloads.get_mut(path) else { continue };
+        // Both are in the order of their paths, and `follow` has made them the same.
+        for ((path, measured), due) in self.workloads.iter_mut().zip(context.workloads.due_for_pressure()) {
+            if !due {
+                continue;
+            }
             let scope = Scope::Cgroup(path.clone());
-            if measured.stands_still(context.now, self.growth) {
+            if measured.stands_still(context, self.growth) {
                 measured.repeat(&scope, &self.signals, context, out);
             } else {
                 measured.read(&scope, &self.signals, source, context, self.growth, out);
@@ -154,18 +158,33 @@ impl Measured {
             PsiWindow::Over(length) => Some(CounterWindow::new(length)),
             PsiWindow::Avg10 | PsiWindow::Avg60 | PsiWindow::Avg300 => None,
         };
-        Self { file, windows: signals.iter().map(window).collect(), good: None }
+        Self {
+            file,
+            windows: signals.iter().map(window).collect(),
+            good: None,
+            calm: false,
+            still_until: None,
+        }
     }
 
     /// Whether the counters are what they were. The kernel's averages fall without them.
-    fn stands_still(&self, now: Duration, growth: u64) -> bool {
-        self.good.is_some_and(|(at, then)| then == growth && now.saturating_sub(at) < READ_AGAIN)
+    fn stands_still(&self, context: &Context<'_>, growth: u64) -> bool {
+        let lately = |at| context.now.saturating_sub(at) < context.pace;
+        self.good.is_some_and(|(at, then)| then == growth && lately(at))
             && self.windows.iter().all(Option::is_some)
     }
 
+    /// Tells what follows from the counters' standing still; nothing where it is what was told.
+
     fn repeat(&mut self, scope: &Scope, signals: &[Pressure], context: &Context<'_>, out: &mut Vec<Reading>) {
+        if self.calm {
+            self.still_until = Some(context.now);
+            return;
+        }
+        self.calm = true;
         for (signal, window) in signals.iter().zip(self.windows.iter_mut().flatten()) {
             let value = percent(window.stand_still(context.now));
+            self.calm &= value == Ok(0.0);
             out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
         }
     }
@@ -189,12 +208,17 @@ impl Measured {
                 Err(Unavailable::new("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
             }
         };
+        if let Some(until) = self.still_until.take() {
+            self.windows.iter_mut().flatten().for_each(|window| window.stood_still(until));
+        }
         let mut good = text.is_ok();
+        self.calm = good;
         for (signal, window) in signals.iter().zip(&mut self.windows) {
             let value = match &text {
                 Ok((path, text)) => signal.read(text, path, window.as_mut(), context, &mut good),
                 Err(error) => Err(error.clone()),
             };
+            self.calm &= value == Ok(0.0);
             out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
         }
         self.good = good.then_some((context.now, growth));

@@ -17,6 +17,7 @@ use self::layout::Layout;
 use super::context::ListenerFact;
 use super::reading::{CgroupPath, Unavailable};
 use super::source::{Source, under};
+use super::turns::{Due, Turns};
 
 /// How often the cgroups of a process are read again, and the mounts where no hierarchy was found.
 const REFRESH: Duration = Duration::from_secs(10);
@@ -48,7 +49,7 @@ struct Tracked {
     ports: BTreeSet<u16>,
     due_at: Option<Duration>,
     due: bool,
-    pressure_due_at: Option<Duration>,
+    pressure: Due,
     pressure_due: bool,
 }
 
@@ -76,7 +77,7 @@ pub struct Workloads {
     ids: BTreeSet<u64>,
     workloads: BTreeMap<CgroupPath, Tracked>,
     pace: Duration,
-    tick: usize,
+    turns: Turns,
     cgroups: BTreeMap<u16, BTreeSet<CgroupPath>>,
     processes: BTreeMap<u16, BTreeSet<u32>>,
     unresolved: BTreeSet<u16>,
@@ -100,7 +101,7 @@ impl Workloads {
             ids: BTreeSet::new(),
             workloads: BTreeMap::new(),
             pace: Duration::ZERO,
-            tick: 0,
+            turns: Turns::default(),
             cgroups: BTreeMap::new(),
             processes: BTreeMap::new(),
             unresolved: BTreeSet::new(),
@@ -126,11 +127,10 @@ impl Workloads {
         due.map(|(path, tracked)| (path, &tracked.workload))
     }
 
-    /// The workloads whose pressure is read in this tick: of up to 200 each at least at every second one, of more each
-    /// within the pace.
-    pub fn due_for_pressure(&self) -> impl Iterator<Item = (&CgroupPath, &Workload)> {
-        let due = self.workloads.iter().filter(|(_, tracked)| tracked.pressure_due);
-        due.map(|(path, tracked)| (path, &tracked.workload))
+    /// For each workload, in the order of [`Workloads::iter`], whether its pressure is read in this tick: of up to 200
+    /// each at least at every second one, of more each within the pace.
+    pub fn due_for_pressure(&self) -> impl Iterator<Item = bool> {
+        self.workloads.values().map(|tracked| tracked.pressure_due)
     }
 
     /// How long a workload's turn may be away where they are many. Below the time from which a reading is stale.
@@ -225,7 +225,7 @@ impl Workloads {
     }
 
     fn take_turns(&mut self, now: Duration) {
-        self.tick = self.tick.wrapping_add(1);
+        self.turns.next();
         let count = self.workloads.len();
         let few = count <= EVERY_TICK;
         let turns = match count {
@@ -241,11 +241,7 @@ impl Workloads {
                 let pause = if first { self.pace * (phase + 1) / PHASES } else { self.pace };
                 tracked.due_at = Some(now.saturating_add(pause));
             }
-            let (of_tick, of_place) = (self.tick % turns, place % turns);
-            tracked.pressure_due = of_tick == of_place || tracked.pressure_due_at.is_none_or(|at| now >= at);
-            if tracked.pressure_due {
-                tracked.pressure_due_at = Some(now.saturating_add(self.pace));
-            }
+            tracked.pressure_due = self.turns.is_due(place, turns, now, self.pace, &mut tracked.pressure);
         }
     }
 
@@ -329,7 +325,7 @@ impl Workloads {
         for (path, tracked) in &mut self.workloads {
             if let Some(before) = before.remove(path) {
                 tracked.due_at = before.due_at;
-                tracked.pressure_due_at = before.pressure_due_at;
+                tracked.pressure = before.pressure;
             }
         }
     }
