@@ -35,17 +35,16 @@ impl Host {
         let cgroups = (0..cgroups).map(|_| Cgroup::new()).collect::<Result<Vec<_>>>()?;
         let home = Home::find()?;
         let mut sockets = Vec::new();
-        for (port, cgroup) in (FIRST_PORT..).zip(cgroups.iter().take(listeners)) {
+        for (port, cgroup) in (FIRST_PORT..).zip(cgroups.iter().cycle().take(listeners)) {
             cgroup.add(std::process::id())?;
             sockets.push(namespace.enter(|| TcpListener::bind(("127.0.0.1", port)))??);
         }
         home.return_to()?;
-        let files: Vec<PathBuf> = (listeners..cgroups.len())
-            .map(|number| directory.path().join(format!("number-{number}")))
-            .collect();
+        let idle = cgroups.get(listeners..).unwrap_or_default();
+        let files: Vec<PathBuf> =
+            (0..idle.len()).map(|number| directory.path().join(format!("number-{number}"))).collect();
         let pins = PinDirectory::new("bench-tick");
-        let text =
-            configuration(directory.path(), pins.path(), ports, files.iter().zip(&cgroups[listeners..]))?;
+        let text = configuration(directory.path(), pins.path(), ports, files.iter().zip(idle))?;
         let config = directory.path().join("shedder.toml");
         fs::write(&config, text)?;
         let writer = (!files.is_empty()).then(|| Writer::start(files)).transpose()?;

@@ -80,7 +80,7 @@ fn run(config: &Config, pins: &Path) -> Result<Stages> {
                 cgroup_id: listener.cgroup_id,
             })
             .collect();
-        let (sensors_ms, readings) = cost_ms(|| anyhow::Ok(sensors.read(now, clock::wall(), &facts)))?;
+        let (sensors_ms, readings) = cost_ms(|| anyhow::Ok(sensors.read(now, clock::wall(), Some(facts))))?;
         let (levels_ms, _) = cost_ms(|| anyhow::Ok(levels.update(now, &readings, |_| true)))?;
         let (quotas_ms, ()) = cost_ms(|| datapath.renew(&rules))?;
         if tick >= WARM_TICKS {

@@ -91,7 +91,18 @@ impl Pressure {
     }
 
     /// Reads every signal.
-    pub(super) fn read(&mut self, now: Duration, wall: SystemTime, listeners: &[Listener]) -> Vec<Reading> {
+    /// `listeners` are `None` where nobody has looked at them since.
+    pub(super) fn read(
+        &mut self,
+        now: Duration,
+        wall: SystemTime,
+        listeners: Option<&[Listener]>,
+    ) -> Vec<Reading> {
+        let facts = listeners.map(|listeners| self.facts_of(listeners));
+        self.sensors.read(now, wall, facts)
+    }
+
+    fn facts_of(&mut self, listeners: &[Listener]) -> Vec<ListenerFact> {
         let facts: Vec<ListenerFact> = listeners
             .iter()
             .filter(|listener| self.ranges.find(listener.port).is_some())
@@ -106,7 +117,7 @@ impl Pressure {
         if !self.listening.iter().copied().eq(ports(&facts)) {
             self.listening = ports(&facts).collect();
         }
-        self.sensors.read(now, wall, &facts)
+        facts
     }
 
     /// Judges the readings and works out what they ask of each port. `counters` are `None` where they are those of

@@ -28,6 +28,9 @@ struct AcceptQueue {
 
 impl Sensor for AcceptQueue {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
+        if !context.listeners_are_new {
+            return;
+        }
         let mut fullest: BTreeMap<u16, f64> = BTreeMap::new();
         for listener in context.listeners {
             let depth = depth_ratio(listener.accept_queue, listener.backlog);

@@ -102,7 +102,7 @@ fn two_names_may_stand_for_one_source() {
 fn every_value_of_the_running_host_is_finite() {
     let mut sensors = Sensors::new(Path::new("/"), &defaults());
     for tick in 0..20 {
-        let readings = sensors.read(Duration::from_millis(tick * 100), SystemTime::UNIX_EPOCH, &[]);
+        let readings = sensors.read(Duration::from_millis(tick * 100), SystemTime::UNIX_EPOCH, None);
         for reading in &readings {
             if let Ok(value) = reading.value {
                 assert!(value.is_finite() && value >= 0.0, "{reading:?}");

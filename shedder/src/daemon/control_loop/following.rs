@@ -68,18 +68,22 @@ impl ControlLoop {
         self.written_for = None;
     }
 
-    /// Where there are many listeners they are looked at in every second tick.
-    pub(super) fn look_at_listeners(&mut self) {
-        if self.listeners.len() > LISTENERS_EVERY_TICK && self.ticks.total % 2 == 1 {
-            return;
+    /// Where there are many listeners they are looked at in every second tick. Returns whether they were.
+    pub(super) fn look_at_listeners(&mut self) -> bool {
+        let rests = self.listeners.len() > LISTENERS_EVERY_TICK && self.ticks.total % 2 == 1;
+        if rests && !self.policies_are_new {
+            return false;
         }
-        let Some(sockets) = &mut self.sockets else { return };
+        let Some(sockets) = &mut self.sockets else { return false };
         match sockets.listeners() {
             Ok(listeners) => {
                 self.listeners = listeners;
                 self.warnings.remove("listeners");
             }
-            Err(error) => return self.warn("listeners", error.to_string()),
+            Err(error) => {
+                self.warn("listeners", error.to_string());
+                return false;
+            }
         }
         if self.policies.config().follow_listeners {
             let ports = self.listeners.iter().map(|listener| listener.port).collect();
@@ -96,5 +100,6 @@ impl ControlLoop {
                 self.warnings.remove("follow");
             }
         }
+        true
     }
 }

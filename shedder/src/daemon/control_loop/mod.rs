@@ -199,8 +199,8 @@ impl ControlLoop {
             self.due.counters = now + COUNTERS_PERIOD;
             self.read_counters(now);
         }
-        self.look_at_listeners();
-        let readings = self.pressure.read(now, clock::wall(), &self.listeners);
+        let looked = self.look_at_listeners();
+        let readings = self.pressure.read(now, clock::wall(), looked.then_some(&self.listeners[..]));
         let counters_are_new = std::mem::take(&mut self.counters_are_new);
         let update = self.pressure.judge(now, &readings, &self.config, &self.counters, counters_are_new);
         self.teller.tell(&update, |signal| self.pressure.lacking(signal));

@@ -3,13 +3,13 @@
 //! Host: `file-nr`. Port: of the processes that hold a listener of the port, the one that is nearest to its
 //! `RLIMIT_NOFILE`, since a process at its limit can accept nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::Context;
+use super::context::{Context, ListenerFact};
 use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
@@ -41,7 +41,7 @@ struct Fds {
     size_counts: bool,
     source: Source,
     processes: BTreeMap<u32, Process>,
-    ports: BTreeMap<u16, Due>,
+    ports: Vec<(u16, Due)>,
     turns: Turns,
 }
 
@@ -65,8 +65,22 @@ impl Fds {
             size_counts: release.is_some_and(|release| release >= (6, 2)),
             source,
             processes: BTreeMap::new(),
-            ports: BTreeMap::new(),
+            ports: Vec::new(),
             turns: Turns::default(),
+        }
+    }
+
+    /// The ports that somebody listens on now.
+    fn follow(&mut self, listeners: &[ListenerFact]) {
+        let mut ports: Vec<u16> = listeners.iter().map(|listener| listener.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        if !self.ports.iter().map(|(port, _)| port).eq(&ports) {
+            let before: BTreeMap<u16, Due> = self.ports.drain(..).collect();
+            self.ports = ports
+                .into_iter()
+                .map(|port| (port, before.get(&port).copied().unwrap_or_default()))
+                .collect();
         }
     }
 
@@ -122,18 +136,20 @@ impl Sensor for Fds {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
         let host = host(&mut self.source, &mut self.file_nr);
         report(&self.names, &Scope::Host, &host, out);
-        let listening: BTreeSet<u16> = context.listeners.iter().map(|listener| listener.port).collect();
-        self.ports.retain(|port, _| listening.contains(port));
+        if context.listeners_are_new {
+            self.follow(context.listeners);
+        }
         self.turns.next();
-        let turns = listening.len().div_ceil(PORTS_PER_TICK);
+        let turns = self.ports.len().div_ceil(PORTS_PER_TICK);
+        let mut ports = std::mem::take(&mut self.ports);
         let mut known = BTreeMap::new();
-        for (place, port) in listening.into_iter().enumerate() {
-            let due = self.ports.entry(port).or_default();
+        for (place, (port, due)) in ports.iter_mut().enumerate() {
             if self.turns.is_due(place, turns, context.now, context.pace, due) {
-                let value = self.of_port(context, port, &mut known);
-                report(&self.names, &Scope::Port(port), &value, out);
+                let value = self.of_port(context, *port, &mut known);
+                report(&self.names, &Scope::Port(*port), &value, out);
             }
         }
+        self.ports = ports;
         self.processes.retain(|_, process| context.now.saturating_sub(process.asked_at) < LIMIT_REFRESH);
     }
 }

@@ -166,7 +166,7 @@ fn one_file_is_read_once_for_all_its_signals_and_each_has_its_own_window() {
 fn the_running_kernel_is_understood_or_says_why_not() {
     let signals = [signal("cpu", psi(PsiResource::Cpu, false, PsiWindow::Avg10))];
     let mut sensors = crate::sensors::Sensors::new(Path::new("/"), &signals);
-    let readings = sensors.read(Duration::ZERO, std::time::UNIX_EPOCH, &[]);
+    let readings = sensors.read(Duration::ZERO, std::time::UNIX_EPOCH, None);
     match &readings[0].value {
         Ok(percent) => assert!((0.0..=100.0).contains(percent)),
         Err(error) => assert!(error.reason.contains("PSI"), "{error}"),
@@ -185,6 +185,7 @@ fn a_real_cgroup_is_read_and_says_when_its_pressure_is_off() {
         now: Duration::ZERO,
         wall: std::time::UNIX_EPOCH,
         listeners: &[],
+        listeners_are_new: true,
         pace: Duration::ZERO,
         workloads: &workloads,
     };

@@ -19,7 +19,7 @@ const DESCRIPTORS_PER_PROCESS: usize = 4_096;
 /// Holders kept for one socket: a prefork server's workers all hold it.
 const HOLDERS_PER_SOCKET: usize = 64;
 /// Known holders checked per tick.
-const CHECKS_PER_TICK: usize = 4;
+const CHECKS_PER_TICK: usize = 2;
 /// Least time between two rounds while a socket has no known holder.
 const RETRY: Duration = Duration::from_secs(2);
 /// Time between two rounds otherwise; they find workers that started later.

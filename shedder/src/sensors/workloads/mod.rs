@@ -72,6 +72,8 @@ pub struct Workloads {
     memberships: BTreeMap<u32, (Duration, Membership)>,
     memberships_due: Duration,
     listeners: Vec<(u16, u32, Option<u64>)>,
+    /// Since the last update.
+    same_listeners: bool,
     /// Of the listeners.
     inodes: BTreeSet<u32>,
     ids: BTreeSet<u64>,
@@ -97,6 +99,7 @@ impl Workloads {
             memberships: BTreeMap::new(),
             memberships_due: Duration::ZERO,
             listeners: Vec::new(),
+            same_listeners: true,
             inodes: BTreeSet::new(),
             ids: BTreeSet::new(),
             workloads: BTreeMap::new(),
@@ -198,19 +201,23 @@ impl Workloads {
         &self.unresolved
     }
 
-    /// Follows the listeners of this tick.
-    pub fn update(&mut self, now: Duration, listeners: &[ListenerFact]) {
-        let mut changed = self.find_layout(now);
+    /// The listeners that there are from now on.
+    pub fn set_listeners(&mut self, listeners: &[ListenerFact]) {
         let mut keys: Vec<_> = listeners.iter().map(|fact| (fact.port, fact.inode, fact.cgroup_id)).collect();
         keys.sort_unstable();
         keys.dedup();
-        let same_listeners = self.listeners == keys;
-        if !same_listeners {
+        if self.listeners != keys {
             self.inodes = keys.iter().map(|(_, inode, _)| *inode).filter(|inode| *inode != 0).collect();
             self.ids = keys.iter().filter_map(|(_, _, id)| *id).collect();
             self.listeners = keys;
-            changed = true;
+            self.same_listeners = false;
         }
+    }
+
+    /// Follows who owns the listeners.
+    pub fn update(&mut self, now: Duration) {
+        let same_listeners = std::mem::replace(&mut self.same_listeners, true);
+        let mut changed = self.find_layout(now) || !same_listeners;
         changed |= self.holders.update(now, &self.inodes, same_listeners);
         if let Some(mount) = &self.layout.unified {
             changed |= self.index.update(now, &mount.point, &self.ids, same_listeners);
