@@ -196,6 +196,11 @@ impl Pressure {
         config.ports.iter().map(demand).collect()
     }
 
+    /// How long it takes at most until anything is read again.
+    pub(super) const fn pace(&self) -> Duration {
+        self.sensors.pace()
+    }
+
     /// How many workloads and ports lack a signal.
     pub(super) fn lacking(&self, signal: &str) -> usize {
         self.levels.lacking(signal)

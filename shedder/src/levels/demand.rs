@@ -101,19 +101,19 @@ impl Demand {
                 }
                 self.reason = Cow::Borrowed("");
             }
-            Ok(_) => self.fail(again, &Cow::Borrowed("the value is not a finite number")),
-            Err(error) => self.fail(again, &error.reason),
+            Ok(_) => self.fail(again, &Unavailable::new("the value is not a finite number")),
+            Err(error) => self.fail(again, error),
         }
     }
 
-    fn fail(&mut self, again: bool, reason: &Cow<'static, str>) {
+    fn fail(&mut self, again: bool, error: &Unavailable) {
         if !again {
             self.read_errors = self.read_errors.saturating_add(1);
-        } else if self.reason.is_empty() || self.reason >= *reason {
+        } else if self.reason.is_empty() || self.reason >= error.reason {
             return;
         }
-        if self.reason != *reason {
-            self.reason.clone_from(reason);
+        if self.reason != error.reason {
+            self.reason.clone_from(&error.reason);
         }
     }
 

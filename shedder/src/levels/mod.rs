@@ -127,6 +127,8 @@ impl ScopeState {
     fn take(&mut self, now: Duration, tick: u64, place: usize, reading: &Reading) {
         self.read = true;
         let at = self.demands.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
+            // Of thousands of scopes most have one signal, or always the same few.
+            self.demands.reserve_exact(1);
             self.demands.insert(at, (place, Demand::new(now)));
             at
         });

@@ -135,11 +135,17 @@ impl Sensors {
         let mut readings = Vec::new();
         for Resting { sensor, rest, due_at } in &mut self.sensors {
             if now >= *due_at {
-                *due_at = now.saturating_add(*rest);
+                *due_at = now.saturating_add(self.pace.min(*rest));
                 sensor.read(&context, &mut readings);
             }
         }
         readings
+    }
+
+    /// How long it takes at most until anything is read again.
+    #[must_use]
+    pub const fn pace(&self) -> Duration {
+        self.pace
     }
 
     /// Who owns the listeners, as of the last tick.

@@ -64,7 +64,10 @@ impl Source {
     }
 
     fn fill(&mut self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
-        self.buffer.resize(PROC_BYTES_MAX, 0);
+        if self.buffer.len() < PROC_BYTES_MAX {
+            // Pages that no file needs are never touched.
+            self.buffer = vec![0; PROC_BYTES_MAX];
+        }
         loop {
             match read(&mut self.buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -70,8 +70,10 @@ impl ControlLoop {
 
     /// Where there are many listeners they are looked at in every second tick. Returns whether they were.
     pub(super) fn look_at_listeners(&mut self) -> bool {
-        let rests = self.listeners.len() > LISTENERS_EVERY_TICK && self.ticks.total % 2 == 1;
-        if rests && !self.policies_are_new {
+        let many = self.listeners.len() > LISTENERS_EVERY_TICK;
+        // What is stale within two ticks has no second to wait for.
+        let may_rest = self.pressure.pace() >= self.config.daemon.tick;
+        if many && may_rest && self.ticks.total % 2 == 1 && !self.policies_are_new {
             return false;
         }
         let Some(sockets) = &mut self.sockets else { return false };

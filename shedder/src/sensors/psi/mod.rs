@@ -175,7 +175,6 @@ impl Measured {
     }
 
     /// Tells what follows from the counters' standing still; nothing where it is what was told.
-
     fn repeat(&mut self, scope: &Scope, signals: &[Pressure], context: &Context<'_>, out: &mut Vec<Reading>) {
         if self.calm {
             self.still_until = Some(context.now);

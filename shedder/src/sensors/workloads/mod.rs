@@ -235,10 +235,12 @@ impl Workloads {
         self.turns.next();
         let count = self.workloads.len();
         let few = count <= EVERY_TICK;
-        let turns = match count {
-            0..=PRESSURE_EVERY_TICK => 1,
-            ..=PRESSURE_EVERY_SECOND => 2,
-            _ => count.div_ceil(PRESSURE_EVERY_SECOND / 2),
+        let turns = if count <= PRESSURE_EVERY_TICK {
+            1
+        } else if count <= PRESSURE_EVERY_SECOND {
+            2
+        } else {
+            count.div_ceil(PRESSURE_EVERY_SECOND / 2)
         };
         for ((place, phase), tracked) in (0..count).zip((0..PHASES).cycle()).zip(self.workloads.values_mut())
         {
