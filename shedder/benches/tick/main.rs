@@ -41,10 +41,10 @@ struct Budget {
 
 const CASES: [Case; 4] = [
     Case {
-        name: "100 ports and listeners, 10 cgroups",
+        name: "100 ports and listeners, one cgroup",
         ports: 100,
         listeners: 100,
-        cgroups: 10,
+        cgroups: 1,
         // Half a percent of a core.
         budget: Budget {
             cpu_ms_per_tick: Some(0.005 * TICK_MS),
