@@ -18,8 +18,9 @@ const OPEN_STEPS: usize = 4;
 const DESCRIPTORS_PER_PROCESS: usize = 4_096;
 /// Holders kept for one socket: a prefork server's workers all hold it.
 const HOLDERS_PER_SOCKET: usize = 64;
-/// Known holders checked per tick.
-const CHECKS_PER_TICK: usize = 2;
+/// Known holders checked at once, and how long then none is.
+const CHECKS_AT_ONCE: usize = 4;
+const CHECK_REST: Duration = Duration::from_millis(450);
 /// Least time between two rounds while a socket has no known holder.
 const RETRY: Duration = Duration::from_secs(2);
 /// Time between two rounds otherwise; they find workers that started later.
@@ -38,6 +39,7 @@ pub(super) struct Holders {
     /// Processes whose descriptors the last round was not allowed to read.
     denied: usize,
     next_check: (u32, u32),
+    check_due: Duration,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl Holders {
             searched: BTreeSet::new(),
             denied: 0,
             next_check: (0, 0),
+            check_due: Duration::ZERO,
         }
     }
 
@@ -83,7 +86,11 @@ impl Holders {
             self.known.retain(|inode, _| wanted.contains(inode));
             self.searched.retain(|inode| wanted.contains(inode));
         }
-        let changed = self.check();
+        let mut changed = false;
+        if now >= self.check_due {
+            self.check_due = now.saturating_add(CHECK_REST);
+            changed = self.check();
+        }
         if wanted.is_empty() {
             self.round = None;
             return changed;
@@ -122,7 +129,7 @@ impl Holders {
         let after = self.known.range(first.0..).flat_map(each);
         let after = after.filter(|(inode, pid, _)| (*inode, *pid) >= first);
         let before = self.known.iter().flat_map(each).take_while(|(inode, pid, _)| (*inode, *pid) < first);
-        let next: Vec<(u32, u32, u32)> = after.chain(before).take(CHECKS_PER_TICK).collect();
+        let next: Vec<(u32, u32, u32)> = after.chain(before).take(CHECKS_AT_ONCE).collect();
         let mut changed = false;
         for (inode, pid, fd) in next {
             self.next_check = (inode, pid.saturating_add(1));
@@ -231,7 +238,7 @@ mod tests {
         assert_eq!(pids(&holders, 77), [10, 11]);
         assert!(holders.of(78).next().is_none(), "nobody asked");
         fs::remove_dir_all(proc.path().join("10")).unwrap();
-        assert!(holders.update(Duration::ZERO, &wanted, false));
+        assert!(holders.update(CHECK_REST, &wanted, false));
         assert_eq!(pids(&holders, 77), [11]);
     }
 
@@ -244,7 +251,7 @@ mod tests {
         holders.update(Duration::ZERO, &wanted, false);
         fs::remove_file(proc.path().join("10/fd/3")).unwrap();
         descriptor(proc.path(), 10, 3, "socket:[99]");
-        holders.update(Duration::ZERO, &wanted, false);
+        holders.update(CHECK_REST, &wanted, false);
         assert!(pids(&holders, 77).is_empty());
     }
 
