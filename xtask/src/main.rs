@@ -53,6 +53,8 @@ enum Verb {
 enum Bench {
     /// The cost of each decision in the kernel, per packet
     Packets,
+    /// The processor time of a tick and the memory of the daemon, with many ports and cgroups
+    Tick,
     /// Useful answers of three servers at up to a hundred times their capacity, with and without shedder
     Goodput(bench::goodput::Options),
     /// The time from a stall to other quotas, and back
@@ -84,6 +86,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Ci => tests::test().and_then(|()| checks::lint()),
         Verb::Demo => demo::demo(),
         Verb::Bench { what: Bench::Packets } => checks::bench("packets"),
+        Verb::Bench { what: Bench::Tick } => checks::bench("tick"),
         Verb::Bench { what: Bench::Goodput(options) } => bench::goodput::goodput(&options),
         Verb::Bench { what: Bench::Reaction(options) } => bench::reaction::reaction(&options),
         Verb::Stall(stall) => bench::reaction::stall::run(stall),

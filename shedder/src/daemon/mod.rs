@@ -6,6 +6,7 @@ mod interfaces;
 pub mod level_file;
 mod policies;
 mod pressure;
+mod ranges;
 mod recent;
 mod reconcile;
 pub mod report;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use aya_log::Level;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -58,6 +60,7 @@ pub struct Options {
 /// The daemon cannot start, with what to do about it. Once it runs it does not give up.
 pub fn run(options: Options) -> Result<()> {
     keep_memory_small();
+    allow_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -192,6 +195,21 @@ fn keep_memory_small() {
         // SAFETY: takes no pointer; called before any other thread is started.
         #[expect(unsafe_code, reason = "the allocator of the C library has no safe interface")]
         let _known = unsafe { libc::mallopt(parameter, value) };
+    }
+}
+
+/// Files that may be open at once, for the sensors' sake; by default it is 1,024.
+const OPEN_FILES: u64 = 8_192;
+
+/// Raises the soft limit where the hard one allows. Otherwise the sensors keep fewer files open.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    if limit.current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::debug!("the limit of open files stays: {error}");
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use shedder_common::level::Level;
 
+use super::ranges::{PortRange, Ranges, range_of};
 use super::report::PressureFacts;
-use crate::config::model::{Config, PortPolicy, RateLimit};
+use crate::config::model::{Config, RateLimit};
 use crate::datapath::Counters;
 use crate::levels::{Levels, TransitionEvent, Update};
 use crate::net::sockets::Listener;
@@ -16,11 +17,9 @@ use crate::quota::ramp::Ramp;
 use crate::quota::{self, Demand};
 use crate::sensors::Sensors;
 use crate::sensors::context::ListenerFact;
-use crate::sensors::reading::{Reading, Scope};
+use crate::sensors::reading::{CgroupPath, Reading, Scope};
+use crate::sensors::workloads::Workloads;
 use crate::snapshot::{Pin, ScopeLevel, SignalState};
-
-/// First and last port of a policy.
-type PortRange = (u16, u16);
 
 /// Over which time a port that sheds nothing is said to be offered less than its quotas.
 const QUIET: Duration = Duration::from_secs(2);
@@ -30,9 +29,23 @@ const QUIET: Duration = Duration::from_secs(2);
 pub(super) struct Pressure {
     sensors: Sensors,
     levels: Levels,
+    ranges: Ranges,
     ports: BTreeMap<PortRange, Port>,
-    /// Of the last judgement.
-    quiet: BTreeSet<Scope>,
+    /// The policies that have shed lately, as of the last judgement.
+    loud: BTreeSet<PortRange>,
+    /// What the ports are asked follows from more than has changed since.
+    followed: Option<Followed>,
+    /// Counts up whenever anything else is asked of a port.
+    changes: u64,
+}
+
+/// What was known when the levels were followed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Followed {
+    /// [`Workloads::changes`].
+    workloads: u64,
+    /// A port is under pressure, or its shares still climb: what it is asked changes with time.
+    restless: bool,
 }
 
 #[derive(Debug)]
@@ -51,30 +64,45 @@ impl Pressure {
         Self {
             sensors: Sensors::new(root, &config.signals),
             levels: Levels::new(&config.levels, &config.signals).since(now),
+            ranges: Ranges::of(&config.ports),
             ports: BTreeMap::new(),
-            quiet: BTreeSet::new(),
+            loud: BTreeSet::new(),
+            followed: None,
+            changes: 0,
         }
+    }
+
+    /// Other policies hold from now on.
+    pub(super) fn set_policies(&mut self, config: &Config) {
+        self.ranges = Ranges::of(&config.ports);
+        let ranges = &self.ranges;
+        self.ports.retain(|range, _| ranges.contains(*range));
+        self.loud.retain(|range| ranges.contains(*range));
+        self.followed = None;
     }
 
     /// Other rules and signals hold from now on.
     pub(super) fn set_config(&mut self, now: Duration, config: &Config) -> Vec<TransitionEvent> {
+        self.followed = None;
         self.sensors.set_signals(&config.signals);
         self.levels.set_rules(now, &config.levels, &config.signals)
     }
 
-    /// Reads every signal.
+    /// Reads every signal. `listeners` are `None` where nobody has looked at them since.
     pub(super) fn read(
         &mut self,
         now: Duration,
         wall: SystemTime,
-        listeners: &[Listener],
-        config: &Config,
+        listeners: Option<&[Listener]>,
     ) -> Vec<Reading> {
-        let has_policy =
-            |port| config.ports.iter().any(|policy| (policy.first..=policy.last).contains(&port));
-        let facts: Vec<ListenerFact> = listeners
+        let facts = listeners.map(|listeners| self.facts_of(listeners));
+        self.sensors.read(now, wall, facts)
+    }
+
+    fn facts_of(&self, listeners: &[Listener]) -> Vec<ListenerFact> {
+        listeners
             .iter()
-            .filter(|listener| has_policy(listener.port))
+            .filter(|listener| self.ranges.find(listener.port).is_some())
             .map(|listener| ListenerFact {
                 port: listener.port,
                 inode: listener.inode,
@@ -82,22 +110,29 @@ impl Pressure {
                 backlog: listener.backlog,
                 cgroup_id: listener.cgroup_id,
             })
-            .collect();
-        self.sensors.read(now, wall, &facts)
+            .collect()
     }
 
-    /// Judges the readings and works out what they ask of each port.
+    /// Judges the readings and works out what they ask of each port. `counters` are `None` where they are those of
+    /// last time.
     pub(super) fn judge(
         &mut self,
         now: Duration,
         readings: &[Reading],
         config: &Config,
         counters: &Counters,
+        counters_are_new: bool,
     ) -> Update {
-        self.count_sheds(now, config, counters);
-        self.quiet = self.quiet_scopes(now);
-        let update = self.levels.update(now, readings, |scope| self.quiet.contains(scope));
-        self.follow_levels(now, config, counters);
+        if counters_are_new {
+            self.count_sheds(now, config, counters);
+        }
+        self.loud.retain(|range| !self.ports.get(range).is_none_or(|port| port.is_quiet(now)));
+        let quiet = Quiet::new(&self.loud, self.sensors.workloads(), &self.ranges);
+        let update = self.levels.update(now, readings, |scope| quiet.contains(scope));
+        let at_rest = Followed { workloads: self.sensors.workloads().changes(), restless: false };
+        if counters_are_new || !update.transitions.is_empty() || self.followed != Some(at_rest) {
+            self.follow_levels(now, config, counters);
+        }
         update
     }
 
@@ -114,7 +149,8 @@ impl Pressure {
     /// Works out anew what the levels ask of each port.
     pub(super) fn follow_levels(&mut self, now: Duration, config: &Config, counters: &Counters) {
         let (levels, workloads) = (&self.levels, self.sensors.workloads());
-        self.ports.retain(|range, _| config.ports.iter().any(|policy| range_of(policy) == *range));
+        let mut followed = Followed { workloads: workloads.changes(), restless: false };
+        let mut changed = self.followed.is_none();
         for policy in &config.ports {
             let range = range_of(policy);
             let cgroups = workloads.served(policy.first..=policy.last).flat_map(|(_, cgroups)| cgroups);
@@ -125,13 +161,25 @@ impl Pressure {
             let shares = port.ramp.update(now, target, config.levels.ramp);
             // The learned rate lasts until the shares have climbed back, or they would have nothing to climb on.
             let pressed = level > Level::Normal || port.ramp.is_climbing(now, config.levels.ramp);
+            followed.restless |= pressed;
             let admitted = counters.policies.get(&range).map_or(0, |reading| {
                 reading.counters.classes.iter().map(|class| class.admitted).sum::<u64>()
             });
             let learned_rate = port.learned.update(now, admitted, pressed);
-            port.demand =
+            let demand =
                 Demand { shares, learned_rate: learned_rate.filter(|_| policy.rate == RateLimit::Learned) };
+            changed |= port.demand != demand;
+            port.demand = demand;
         }
+        self.followed = Some(followed);
+        if changed {
+            self.changes = self.changes.wrapping_add(1);
+        }
+    }
+
+    /// Counts up whenever [`Pressure::demands`] may be others.
+    pub(super) const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// What pressure asks of each port policy, in their order.
@@ -139,6 +187,16 @@ impl Pressure {
         let normal = Demand::normal(&config.classes);
         let demand = |policy| self.ports.get(&range_of(policy)).map_or(normal, |port| port.demand);
         config.ports.iter().map(demand).collect()
+    }
+
+    /// How long it takes at most until anything is read again.
+    pub(super) const fn pace(&self) -> Duration {
+        self.sensors.pace()
+    }
+
+    /// How many workloads and ports lack a signal.
+    pub(super) fn lacking(&self, signal: &str) -> usize {
+        self.levels.lacking(signal)
     }
 
     /// The level of a port.
@@ -168,11 +226,11 @@ impl Pressure {
 
     /// What the snapshot says of a port's pressure.
     pub(super) fn facts(&self, now: Duration, (first, last): PortRange, ramp: Duration) -> PressureFacts {
-        let cgroups: BTreeSet<&Path> =
+        let cgroups: BTreeSet<&CgroupPath> =
             self.sensors.workloads().served(first..=last).flat_map(|(_, cgroups)| cgroups).collect();
         let port = self.ports.get(&(first, last));
         PressureFacts {
-            workloads: cgroups.into_iter().map(|path| Scope::cgroup(path).to_string()).collect(),
+            workloads: cgroups.into_iter().map(|path| Scope::Cgroup(path.clone()).to_string()).collect(),
             shares: port.map(|port| port.demand.shares),
             learned_rate_per_second: port.and_then(|port| port.demand.learned_rate),
             ramp_remaining: port.and_then(|port| port.ramp.remaining(now, ramp)),
@@ -180,33 +238,17 @@ impl Pressure {
     }
 
     /// The scopes at which what is offered lay below the quotas at the last judgement, as a trace records it.
-    pub(super) fn quiet(&self) -> &BTreeSet<Scope> {
-        &self.quiet
-    }
-
-    /// The scopes at which what is offered lies below the quotas.
-    fn quiet_scopes(&self, now: Duration) -> BTreeSet<Scope> {
-        let is_quiet = |port: &Port| port.last_shed.is_none_or(|shed| now.saturating_sub(shed) >= QUIET);
-        let mut quiet = BTreeSet::new();
-        if self.ports.values().all(is_quiet) {
-            quiet.insert(Scope::Host);
-        }
+    pub(super) fn quiet(&self) -> BTreeSet<Scope> {
         let workloads = self.sensors.workloads();
-        let mut loud_cgroups: BTreeSet<Scope> = BTreeSet::new();
-        let mut cgroups: BTreeSet<Scope> = BTreeSet::new();
-        for ((first, last), port) in &self.ports {
-            let of_port =
-                workloads.served(*first..=*last).flat_map(|(_, cgroups)| cgroups).map(Scope::cgroup);
-            if is_quiet(port) {
-                // Whether somebody listens here or the host forwards them elsewhere.
-                quiet.extend(self.levels.ports(*first..=*last).map(Scope::Port));
-                cgroups.extend(of_port);
-            } else {
-                loud_cgroups.extend(of_port);
-            }
-        }
-        quiet.extend(cgroups.difference(&loud_cgroups).cloned());
-        quiet
+        let quiet = Quiet::new(&self.loud, workloads, &self.ranges);
+        // Whether somebody listens here or the host forwards them elsewhere.
+        let ports = self.levels.ports(0..=u16::MAX).map(Scope::Port);
+        let cgroups = workloads.iter().map(|(path, _)| Scope::Cgroup(path.clone()));
+        std::iter::once(Scope::Host)
+            .chain(ports)
+            .chain(cgroups)
+            .filter(|scope| quiet.contains(scope))
+            .collect()
     }
 
     fn count_sheds(&mut self, now: Duration, config: &Config, counters: &Counters) {
@@ -222,6 +264,7 @@ impl Pressure {
                 .sum();
             if total > port.shed_total {
                 port.last_shed = Some(now);
+                self.loud.insert(range);
             }
             port.shed_total = total;
         }
@@ -240,8 +283,38 @@ impl Port {
             last_shed: None,
         }
     }
+
+    fn is_quiet(&self, now: Duration) -> bool {
+        self.last_shed.is_none_or(|shed| now.saturating_sub(shed) >= QUIET)
+    }
 }
 
-const fn range_of(policy: &PortPolicy) -> PortRange {
-    (policy.first, policy.last)
+/// Tells the scopes at which what is offered lies below the quotas.
+struct Quiet<'a> {
+    loud: &'a BTreeSet<PortRange>,
+    workloads: &'a Workloads,
+    ranges: &'a Ranges,
+}
+
+impl<'a> Quiet<'a> {
+    const fn new(loud: &'a BTreeSet<PortRange>, workloads: &'a Workloads, ranges: &'a Ranges) -> Self {
+        Self { loud, workloads, ranges }
+    }
+
+    fn contains(&self, scope: &Scope) -> bool {
+        match scope {
+            Scope::Host => self.loud.is_empty(),
+            Scope::Port(port) => self.is_quiet(*port) == Some(true),
+            Scope::Cgroup(path) => {
+                let mut served =
+                    self.workloads.ports_of(path).filter_map(|port| self.is_quiet(port)).peekable();
+                served.peek().is_some() && served.all(|quiet| quiet)
+            }
+        }
+    }
+
+    /// `None` where the port has no policy.
+    fn is_quiet(&self, port: u16) -> Option<bool> {
+        self.ranges.find(port).map(|range| !self.loud.contains(&range))
+    }
 }

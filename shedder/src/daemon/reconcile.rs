@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// First and last port of a policy.
-type PortRange = (u16, u16);
+use super::ranges::{PortRange, Ranges};
 
 /// What was seen of one policy around a walk through the socket table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +98,8 @@ impl Reconciler {
     }
 
     /// Forgets policies that are no more.
-    pub(super) fn keep(&mut self, policies: &[PortRange]) {
-        self.policies.retain(|policy, _| policies.contains(policy));
+    pub(super) fn keep(&mut self, policies: &Ranges) {
+        self.policies.retain(|policy, _| policies.contains(*policy));
     }
 
     /// Whether a policy was never looked at.
@@ -221,7 +220,7 @@ mod tests {
     fn a_policy_that_comes_back_is_new() {
         let mut reconciler = Reconciler::default();
         assert_eq!(reconciler.observe(PORT, seen(2, 0)), Some(2));
-        reconciler.keep(&[]);
+        reconciler.keep(&Ranges::default());
         assert!(reconciler.is_new(PORT));
         assert_eq!(reconciler.observe(PORT, seen(2, 0)), Some(2));
     }

@@ -81,6 +81,15 @@ impl TestBench {
         self.maps.write(table, rules).map(drop)
     }
 
+    /// As [`super::Datapath::renew`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn renew(&mut self, rules: &Rules) -> Result<()> {
+        self.maps.renew(rules)
+    }
+
     /// As [`super::Datapath::set_local_addresses`].
     ///
     /// # Errors

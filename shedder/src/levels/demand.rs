@@ -1,5 +1,6 @@
 //! What one signal demands at one scope: a Schmitt trigger for each level, and the loss of the signal.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use shedder_common::level::{LEVELS, Level};
@@ -15,13 +16,17 @@ pub(super) struct Demand {
     /// When it was first spoken of, and when last, with a value or without.
     first_seen: Duration,
     last_seen: Duration,
+    /// The tick of the newest reading.
+    tick: u64,
     /// Why the newest reading has no value; empty where it has one.
-    reason: String,
+    reason: Cow<'static, str>,
     /// Since when the value stands at or above `enter`, by level.
     above: [Option<Duration>; LEVELS],
     /// Since when it is lost.
     lost: Option<Duration>,
     up: bool,
+    /// It was available before.
+    was_up: bool,
     level: Level,
     since: Duration,
     read_errors: u64,
@@ -33,11 +38,13 @@ impl Demand {
             last: None,
             first_seen: now,
             last_seen: now,
-            reason: String::new(),
+            tick: 0,
+            reason: Cow::Borrowed(""),
             above: [None; LEVELS],
             lost: Some(now),
             // Taken for granted until it fails.
             up: true,
+            was_up: false,
             level: Level::Normal,
             since: now,
             read_errors: 0,
@@ -71,7 +78,7 @@ impl Demand {
         } else if self.reason.is_empty() {
             "it is no longer read".to_owned()
         } else {
-            self.reason.clone()
+            self.reason.clone().into_owned()
         }
     }
 
@@ -79,23 +86,34 @@ impl Demand {
         self.read_errors
     }
 
-    /// Takes a reading. A value that is not finite is none.
-    pub(super) fn take(&mut self, now: Duration, value: Result<f64, &Unavailable>) {
+    /// Takes a reading of a tick, which is never 0. A value that is not finite is none. Of several readings of one tick
+    /// the highest value counts, and a value before none.
+    pub(super) fn take(&mut self, now: Duration, tick: u64, value: &Result<f64, Unavailable>) {
         self.last_seen = now;
+        let again = self.tick == tick;
+        self.tick = tick;
         match value {
             Ok(value) if value.is_finite() => {
-                self.last = Some((now, value));
-                self.reason.clear();
+                let known = self.last.filter(|_| again && self.reason.is_empty());
+                self.last = Some((now, known.map_or(*value, |(_, known)| known.max(*value))));
+                if again && !self.reason.is_empty() {
+                    self.read_errors = self.read_errors.saturating_sub(1);
+                }
+                self.reason = Cow::Borrowed("");
             }
-            Ok(_) => self.fail("the value is not a finite number"),
-            Err(error) => self.fail(&error.reason),
+            Ok(_) => self.fail(again, &Unavailable::new("the value is not a finite number")),
+            Err(error) => self.fail(again, error),
         }
     }
 
-    fn fail(&mut self, reason: &str) {
-        self.read_errors = self.read_errors.saturating_add(1);
-        if self.reason != reason {
-            reason.clone_into(&mut self.reason);
+    fn fail(&mut self, again: bool, error: &Unavailable) {
+        if !again {
+            self.read_errors = self.read_errors.saturating_add(1);
+        } else if self.reason.is_empty() || self.reason >= error.reason {
+            return;
+        }
+        if self.reason != error.reason {
+            self.reason.clone_from(&error.reason);
         }
     }
 
@@ -163,10 +181,29 @@ impl Demand {
         // A scope that is gone is no failure; nobody speaks of it any more.
         let gone = now.saturating_sub(self.last_seen) >= signal.stale_after;
         let up = self.lost.is_none() || ((starting || gone) && self.up);
+        self.was_up |= self.lost.is_none() && self.up;
         (up != self.up).then(|| {
             self.up = up;
             up
         })
+    }
+
+    /// Whether it has never been available, up to the change that was told last.
+    pub(super) fn is_first(&self) -> bool {
+        !self.was_up
+    }
+
+    /// Whether it was said to be unavailable.
+    pub(super) fn is_down(&self) -> bool {
+        !self.up
+    }
+
+    /// Until when nothing changes here without another reading, where nothing is demanded.
+    pub(super) fn stays_until(&self, now: Duration, signal: &Signal) -> Duration {
+        // Stale, or no longer starting, or gone.
+        let ends = [self.last.map(|(at, _)| at), Some(self.first_seen), Some(self.last_seen)];
+        let ends = ends.into_iter().flatten().map(|at| at.saturating_add(signal.stale_after));
+        ends.filter(|end| *end > now).min().unwrap_or(now)
     }
 
     /// Whether nothing speaks of this signal any more and nothing hangs on it.

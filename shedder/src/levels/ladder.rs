@@ -71,6 +71,12 @@ impl Ladder {
         self.probe.is_some()
     }
 
+    /// Whether a tick changes nothing while no signal demands anything. Since when what is offered lies below the quotas
+    /// is then of no matter: it counts only where a level has been held for longer.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.level == Level::Normal && self.probe.is_none()
+    }
+
     /// One tick.
     pub(super) fn step(
         &mut self,

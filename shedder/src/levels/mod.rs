@@ -10,7 +10,6 @@ mod report;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +17,8 @@ use shedder_common::level::Level;
 
 use self::demand::Demand;
 use self::ladder::{Demanding, Ladder, Step};
-use crate::config::model::{LevelRules, Signal};
-use crate::sensors::reading::{Reading, Scope};
+use crate::config::model::{LevelRules, Signal, SignalSource};
+use crate::sensors::reading::{CgroupPath, Reading, Scope};
 
 /// Stands for the signal where an operator set the level.
 pub const OPERATOR: &str = "operator";
@@ -55,6 +54,9 @@ pub struct AvailabilityEvent {
     pub available: bool,
     /// Why not; empty where it is.
     pub reason: String,
+    /// A workload has never had this signal until now, as one without a memory limit: nothing is lost. A signal of the
+    /// operator's own is expected at once.
+    pub lacking: bool,
 }
 
 /// What a tick has changed.
@@ -73,6 +75,7 @@ pub struct Levels {
     signals: Vec<(Arc<str>, Signal)>,
     places: HashMap<Arc<str>, usize>,
     scopes: BTreeMap<Scope, ScopeState>,
+    tick: u64,
     pin: Option<Pin>,
     operator: Arc<str>,
     configuration: Arc<str>,
@@ -87,26 +90,51 @@ struct Pin {
 
 #[derive(Clone, Debug, Default)]
 struct ScopeState {
-    /// By the signal's place in the configuration.
-    demands: BTreeMap<usize, Demand>,
+    /// With the signal's place in the configuration, in that order.
+    demands: Vec<(usize, Demand)>,
     ladder: Ladder,
     /// The level in force, which a pin may take elsewhere than the signals do.
     level: Level,
     since: Duration,
     transitions: BTreeMap<(Level, Level, Arc<str>), u64>,
+    /// Something was read since the last judgement.
+    read: bool,
+    /// Until when nothing changes here unless something is read.
+    rests_until: Duration,
 }
 
 /// A scope's demands with their rules, in the order of the configuration.
-fn demanding<'a>(
-    demands: &'a BTreeMap<usize, Demand>,
-    signals: &'a [(Arc<str>, Signal)],
-) -> Vec<Demanding<'a>> {
+fn demanding<'a>(demands: &'a [(usize, Demand)], signals: &'a [(Arc<str>, Signal)]) -> Vec<Demanding<'a>> {
     demands.iter().filter_map(|(place, demand)| Some((*place, &signals.get(*place)?.1, demand))).collect()
+}
+
+/// Whether it is in order that a scope does not have a signal.
+fn is_optional(scope: &Scope, signal: &Signal) -> bool {
+    *scope != Scope::Host && !matches!(signal.source, SignalSource::File { .. })
 }
 
 impl ScopeState {
     fn demanded(&self) -> Level {
-        self.demands.values().map(Demand::level).max().unwrap_or_default()
+        self.demands.iter().map(|(_, demand)| demand.level()).max().unwrap_or_default()
+    }
+
+    /// What a signal demands here.
+    fn demand(&self, place: usize) -> Option<&Demand> {
+        let at = self.demands.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        self.demands.get(at).map(|(_, demand)| demand)
+    }
+
+    fn take(&mut self, now: Duration, tick: u64, place: usize, reading: &Reading) {
+        self.read = true;
+        let at = self.demands.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
+            // Of thousands of scopes most have one signal, or always the same few.
+            self.demands.reserve_exact(1);
+            self.demands.insert(at, (place, Demand::new(now)));
+            at
+        });
+        if let Some((_, demand)) = self.demands.get_mut(at) {
+            demand.take(now, tick, &reading.value);
+        }
     }
 
     /// Brings a level into force.
@@ -138,6 +166,7 @@ impl Levels {
             signals: Vec::new(),
             places: HashMap::new(),
             scopes: BTreeMap::from([(Scope::Host, ScopeState::default())]),
+            tick: 0,
             pin: None,
             operator: Arc::from(OPERATOR),
             configuration: Arc::from(CONFIGURATION),
@@ -176,15 +205,33 @@ impl Levels {
         let mut update = Update::default();
         self.expire_pin(now, &mut update);
         self.take(now, readings);
+        let mut forgets = false;
         for (scope, state) in &mut self.scopes {
+            if !std::mem::take(&mut state.read) && now < state.rests_until {
+                continue;
+            }
+            state.rests_until = Duration::MAX;
+            forgets |= state.demands.is_empty();
             for (place, demand) in &mut state.demands {
                 let Some((name, signal)) = self.signals.get(*place) else { continue };
                 demand.judge(now, signal, self.rules.max_hold);
+                forgets |= demand.is_over(now, signal);
+                state.rests_until = state.rests_until.min(demand.stays_until(now, signal));
                 if let Some(available) = demand.availability_change(now, signal) {
-                    let (signal, scope, reason) = (Arc::clone(name), scope.clone(), demand.unavailable());
-                    update.availability.push(AvailabilityEvent { at: now, signal, scope, available, reason });
+                    update.availability.push(AvailabilityEvent {
+                        at: now,
+                        signal: Arc::clone(name),
+                        scope: scope.clone(),
+                        available,
+                        reason: demand.unavailable(),
+                        lacking: is_optional(scope, signal) && demand.is_first(),
+                    });
                 }
             }
+            if state.ladder.is_at_rest() && state.demanded() == Level::Normal {
+                continue;
+            }
+            state.rests_until = Duration::ZERO;
             let below = self.pin.is_none() && offered_below_quota(scope);
             let demands = demanding(&state.demands, &self.signals);
             let step = state.ladder.step(now, &self.rules, &demands, below);
@@ -195,39 +242,34 @@ impl Levels {
                 update.transitions.extend(state.set(now, scope, to, name.unwrap_or(&self.configuration)));
             }
         }
-        self.forget(now);
+        if forgets {
+            self.forget(now);
+        }
         update
     }
 
+    /// At how many scopes beside the host a signal is said to be unavailable and has never been there.
+    #[must_use]
+    pub fn lacking(&self, signal: &str) -> usize {
+        let Some(place) = self.places.get(signal) else { return 0 };
+        let lacks = |(scope, state): &(&Scope, &ScopeState)| {
+            **scope != Scope::Host
+                && state.demand(*place).is_some_and(|demand| demand.is_down() && demand.is_first())
+        };
+        self.scopes.iter().filter(lacks).count()
+    }
+
     fn take(&mut self, now: Duration, readings: &[Reading]) {
-        // Of several readings the highest value counts, and a value before none.
-        let mut merged: BTreeMap<(&Scope, usize), &Reading> = BTreeMap::new();
+        self.tick = self.tick.wrapping_add(1);
         for reading in readings {
             let Some(place) = self.places.get(&reading.signal) else { continue };
-            let rank = |reading: &Reading| match &reading.value {
-                Ok(value) if value.is_finite() => *value,
-                _ => f64::NEG_INFINITY,
-            };
-            let reason = |reading: &Reading| reading.value.as_ref().err().map(|error| error.reason.clone());
-            merged
-                .entry((&reading.scope, *place))
-                .and_modify(|known| {
-                    let order = rank(known).total_cmp(&rank(reading));
-                    if order.then_with(|| reason(known).cmp(&reason(reading))).is_lt() {
-                        *known = reading;
-                    }
-                })
-                .or_insert(reading);
-        }
-        let pinned = self.pin.map(|pin| pin.level);
-        for ((scope, place), reading) in merged {
-            if !self.scopes.contains_key(scope) {
-                let level = pinned.unwrap_or_default();
-                self.scopes.insert(scope.clone(), ScopeState { level, since: now, ..ScopeState::default() });
-            }
-            if let Some(state) = self.scopes.get_mut(scope) {
-                let demand = state.demands.entry(place).or_insert_with(|| Demand::new(now));
-                demand.take(now, reading.value.as_ref().copied());
+            if let Some(state) = self.scopes.get_mut(&reading.scope) {
+                state.take(now, self.tick, *place, reading);
+            } else {
+                let level = self.pin.map(|pin| pin.level).unwrap_or_default();
+                let mut state = ScopeState { level, since: now, ..ScopeState::default() };
+                state.take(now, self.tick, *place, reading);
+                self.scopes.insert(reading.scope.clone(), state);
             }
         }
     }
@@ -235,7 +277,7 @@ impl Levels {
     /// Scopes that nothing speaks of any more, once their level has come down.
     fn forget(&mut self, now: Duration) {
         for state in self.scopes.values_mut() {
-            state.demands.retain(|place, demand| {
+            state.demands.retain(|(place, demand)| {
                 self.signals.get(*place).is_some_and(|(_, signal)| !demand.is_over(now, signal))
             });
         }
@@ -263,10 +305,12 @@ impl Levels {
         };
         let mut transitions = Vec::new();
         for (scope, state) in &mut self.scopes {
+            state.rests_until = Duration::ZERO;
             let before = state.ladder.target(&demanding(&state.demands, &old)).level;
             let demands = std::mem::take(&mut state.demands);
             state.demands =
                 demands.into_iter().filter_map(|(old, demand)| Some((place(old)?, demand))).collect();
+            state.demands.sort_unstable_by_key(|(place, _)| *place);
             state.ladder.renumber(place);
             for (place, demand) in &mut state.demands {
                 if let Some((_, signal)) = self.signals.get(*place) {
@@ -325,9 +369,9 @@ impl Levels {
     pub fn policy_level<'a>(
         &self,
         ports: RangeInclusive<u16>,
-        workloads: impl IntoIterator<Item = &'a Path>,
+        workloads: impl IntoIterator<Item = &'a CgroupPath>,
     ) -> Level {
-        let workloads = workloads.into_iter().map(|path| self.level(&Scope::cgroup(path)));
+        let workloads = workloads.into_iter().map(|path| self.level(&Scope::Cgroup(path.clone())));
         let ports = self.ports(ports).map(|port| self.level(&Scope::Port(port)));
         workloads.chain(ports).fold(self.level(&Scope::Host), Level::max)
     }

@@ -64,7 +64,7 @@ impl Levels {
         for (place, (_, signal)) in self.signals.iter().enumerate() {
             let before = states.len();
             states.extend(self.scopes.iter().filter_map(|(scope, state)| {
-                state.demands.get(&place).map(|demand| read(now, signal, scope, demand))
+                state.demand(place).map(|demand| read(now, signal, scope, demand))
             }));
             if states.len() == before {
                 states.push(unread(signal));

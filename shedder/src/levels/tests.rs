@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use shedder_common::level::LEVELS;
@@ -47,7 +47,7 @@ fn memory() -> Signal {
 }
 
 fn at(signal: &str, scope: Scope, value: Result<f64, &str>) -> Reading {
-    Reading { signal: Arc::from(signal), scope, value: value.map_err(Unavailable::new) }
+    Reading { signal: Arc::from(signal), scope, value: value.map_err(|why| Unavailable::new(why.to_owned())) }
 }
 
 fn host(signal: &str, value: f64) -> Reading {
@@ -209,6 +209,28 @@ fn a_signal_that_starts_has_time_for_its_first_value() {
 }
 
 #[test]
+fn what_a_workload_never_had_is_told_from_what_it_lost() {
+    let mut own = signal("own", MEMORY);
+    own.source = SignalSource::File { path: PathBuf::from("/run/own"), scope: FileScope::Port(80) };
+    let mut run = Run::new(&rules(), &[memory(), own]);
+    let web = || Scope::cgroup(Path::new("/web"));
+    let none = |signal: &str, scope| at(signal, scope, Err("no limit"));
+    run.ticks(3_000, &[none("memory", Scope::Host), none("memory", web()), none("own", Scope::Port(80))]);
+    let lacking: Vec<_> = run.availability.drain(..).map(|event| (event.scope, event.lacking)).collect();
+    assert_eq!(lacking, [(Scope::Host, false), (web(), true), (Scope::Port(80), false)]);
+    assert_eq!(run.levels.lacking("memory"), 1);
+    let mut changes = |reading: Reading| {
+        run.ticks(3_000, &[reading]);
+        let events = run.availability.drain(..).filter(|event| event.scope == web());
+        events.map(|event| (event.available, event.lacking)).collect::<Vec<_>>()
+    };
+    assert_eq!(changes(at("memory", web(), Ok(0.5))), [(true, true)], "it is not back but new");
+    assert_eq!(changes(none("memory", web())), [(false, false)], "lost");
+    assert_eq!(changes(at("memory", web(), Ok(0.5))), [(true, false)], "back");
+    assert_eq!(run.levels.lacking("memory"), 0);
+}
+
+#[test]
 fn on_loss_hold_keeps_the_demand_for_max_hold_at_most() {
     let mut held = memory();
     held.on_loss = OnLoss::Hold;
@@ -354,11 +376,11 @@ fn a_probe_survives_a_reload() {
 #[test]
 fn one_workload_in_trouble_does_not_touch_its_neighbours() {
     let mut run = Run::new(&rules(), &[memory(), signal("accept_queue", &[(0.5, 0.25)])]);
-    let (a, b) = (Path::new("/a"), Path::new("/b"));
+    let (a, b) = (&CgroupPath::new(Path::new("/a")), &CgroupPath::new(Path::new("/b")));
     run.tick(&[
         host("memory", 0.5),
-        at("memory", Scope::cgroup(a), Ok(0.99)),
-        at("memory", Scope::cgroup(b), Ok(0.1)),
+        at("memory", Scope::Cgroup(a.clone()), Ok(0.99)),
+        at("memory", Scope::Cgroup(b.clone()), Ok(0.1)),
         at("accept_queue", Scope::Port(8_005), Ok(0.6)),
     ]);
     assert_eq!(run.levels.policy_level(80..=80, [a]), Emergency);
@@ -375,7 +397,7 @@ fn one_workload_in_trouble_does_not_touch_its_neighbours() {
 #[test]
 fn a_workload_that_is_gone_is_forgotten_once_its_level_is_down() {
     let mut run = Run::new(&rules(), &[memory()]);
-    let scope = Scope::Cgroup(PathBuf::from("/gone"));
+    let scope = Scope::cgroup(Path::new("/gone"));
     run.tick(&[at("memory", scope.clone(), Ok(0.99))]);
     run.ticks(31_000, &[]);
     assert_eq!(run.levels.level(&scope), Moderate);

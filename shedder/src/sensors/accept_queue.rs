@@ -1,11 +1,12 @@
 //! `accept_queue`: connections that wait for `accept` over the listen backlog; ratio, 1 at most, by port.
 //!
 //! A port may have several listeners (`SO_REUSEPORT`, IPv4 and IPv6): the fullest counts, since connections that
-//! fall to it wait there whatever room the others have.
+//! fall to it wait there whatever room the others have. An empty queue is not told of again and again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::reading::{Reading, Scope};
@@ -15,23 +16,36 @@ use crate::config::model::{Signal, SignalSource};
 /// For the signals that look at accept queues.
 pub(super) fn build(_root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
     let names = names_of(signals, &SignalSource::AcceptQueue);
-    (!names.is_empty()).then(|| Box::new(AcceptQueue { names }) as Box<dyn Sensor>)
+    (!names.is_empty()).then(|| Box::new(AcceptQueue { names, empty: BTreeMap::new() }) as Box<dyn Sensor>)
 }
 
 #[derive(Debug)]
 struct AcceptQueue {
     names: Vec<Arc<str>>,
+    /// When an empty queue of a port was told of.
+    empty: BTreeMap<u16, Duration>,
 }
 
 impl Sensor for AcceptQueue {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
+        if !context.listeners_are_new {
+            return;
+        }
         let mut fullest: BTreeMap<u16, f64> = BTreeMap::new();
         for listener in context.listeners {
             let depth = depth_ratio(listener.accept_queue, listener.backlog);
             let of_port = fullest.entry(listener.port).or_default();
             *of_port = of_port.max(depth);
         }
+        self.empty.retain(|port, _| fullest.get(port) == Some(&0.0));
         for (port, depth) in fullest {
+            if depth == 0.0 {
+                let told = self.empty.get(&port);
+                if told.is_some_and(|at| context.now.saturating_sub(*at) < context.pace) {
+                    continue;
+                }
+                self.empty.insert(port, context.now);
+            }
             report(&self.names, &Scope::Port(port), &Ok(depth), out);
         }
     }

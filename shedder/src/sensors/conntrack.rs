@@ -1,9 +1,10 @@
 //! `conntrack`: connection-tracking entries over their limit; ratio, host.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::context::Context;
+use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, under, whole_number};
 use super::{Sensor, names_of, ratio, report};
@@ -15,8 +16,8 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
     (!names.is_empty()).then(|| {
         Box::new(Conntrack {
             names,
-            count: under(root, "proc/sys/net/netfilter/nf_conntrack_count"),
-            max: under(root, "proc/sys/net/netfilter/nf_conntrack_max"),
+            count: Kept::new(under(root, "proc/sys/net/netfilter/nf_conntrack_count")),
+            max: Kept::new(under(root, "proc/sys/net/netfilter/nf_conntrack_max")),
             source: Source::default(),
         }) as Box<dyn Sensor>
     })
@@ -25,25 +26,25 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
 #[derive(Debug)]
 struct Conntrack {
     names: Vec<Arc<str>>,
-    count: PathBuf,
-    max: PathBuf,
+    count: Kept,
+    max: Kept,
     source: Source,
 }
 
 impl Conntrack {
-    fn number(source: &mut Source, path: &Path) -> Result<u64, Unavailable> {
-        match source.read(path) {
-            Ok(text) => whole_number(text, path),
+    fn number(source: &mut Source, file: &mut Kept) -> Result<u64, Unavailable> {
+        match file.read(source) {
+            Ok(text) => whole_number(text, file.path()),
             Err(error) if error.is_not_found() => {
                 Err(Unavailable::new("connection tracking is not loaded (nf_conntrack)"))
             }
-            Err(error) => Err(error.at(path)),
+            Err(error) => Err(error.at(file.path())),
         }
     }
 
     fn value(&mut self) -> Result<f64, Unavailable> {
-        let count = Self::number(&mut self.source, &self.count)?;
-        match Self::number(&mut self.source, &self.max)? {
+        let count = Self::number(&mut self.source, &mut self.count)?;
+        match Self::number(&mut self.source, &mut self.max)? {
             0 => Err(Unavailable::new("nf_conntrack_max sets no limit")),
             max => Ok(ratio(count, max)),
         }

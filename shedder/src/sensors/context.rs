@@ -28,6 +28,10 @@ pub struct Context<'a> {
     pub wall: SystemTime,
     /// The listening sockets of the policies' ports.
     pub listeners: &'a [ListenerFact],
+    /// They have been looked at since the last tick.
+    pub listeners_are_new: bool,
+    /// How long it may take until what has not changed is told again.
+    pub pace: Duration,
     /// Who owns them.
     pub workloads: &'a Workloads,
 }

@@ -3,6 +3,8 @@
 //! The writer replaces the file atomically (writes another and renames it). What is empty, garbage, too old or gone is
 //! unavailable.
 
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,11 +12,19 @@ use std::time::{Duration, SystemTime};
 use super::Sensor;
 use super::context::Context;
 use super::reading::{Reading, Scope, Unavailable};
-use super::source::{Source, under};
+use super::source::{ReadError, Source, under};
+use super::turns::{Due, LONGEST, Turns};
 use crate::config::model::{Signal, SignalSource};
 
 /// No number needs more.
 const BYTES_MAX: u64 = 256;
+
+/// A file that was changed at most so long ago is read again even where its times are what they were: the clock by
+/// which the kernel marks changes stands still for up to 10 ms (HZ=100).
+const TIMES_SETTLE: Duration = Duration::from_millis(50);
+
+/// So many files are looked at in each tick; where there are more, they take turns.
+const LOOKS_PER_TICK: usize = 100;
 
 /// For the signals that are read from files of their own.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -26,16 +36,21 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
                 path: under(root, path),
                 scope: scope.into(),
                 stale_after: signal.stale_after,
+                due: Due::default(),
+                known: None,
             }),
             _ => None,
         })
         .collect();
-    (!numbers.is_empty()).then(|| Box::new(Files { numbers, source: Source::default() }) as Box<dyn Sensor>)
+    (!numbers.is_empty()).then(|| {
+        Box::new(Files { numbers, turns: Turns::default(), source: Source::default() }) as Box<dyn Sensor>
+    })
 }
 
 #[derive(Debug)]
 struct Files {
     numbers: Vec<Number>,
+    turns: Turns,
     source: Source,
 }
 
@@ -45,11 +60,44 @@ struct Number {
     path: PathBuf,
     scope: Scope,
     stale_after: Duration,
+    due: Due,
+    /// What was read last, and of which file.
+    known: Option<(Version, Result<f64, Unavailable>)>,
+}
+
+/// What tells a file from another, and from itself as it was.
+#[derive(Debug, PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: SystemTime,
+    changed: (i64, i64),
+}
+
+impl Version {
+    /// `None` where it may change once more without another version.
+    fn of(metadata: &Metadata, modified: SystemTime, wall: SystemTime) -> Option<Self> {
+        let settled = wall.duration_since(modified).is_ok_and(|age| age >= TIMES_SETTLE);
+        settled.then(|| Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified,
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
 }
 
 impl Sensor for Files {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
-        for number in &self.numbers {
+        self.turns.next();
+        let turns = self.numbers.len().div_ceil(LOOKS_PER_TICK);
+        for (place, number) in self.numbers.iter_mut().enumerate() {
+            let longest = LONGEST.min(number.stale_after / 3);
+            if !self.turns.is_due(place, turns, context.now, longest, &mut number.due) {
+                continue;
+            }
             let value = number.value(&mut self.source, context.wall);
             out.push(Reading { signal: Arc::clone(&number.name), scope: number.scope.clone(), value });
         }
@@ -57,19 +105,42 @@ impl Sensor for Files {
 }
 
 impl Number {
-    fn value(&self, source: &mut Source, wall: SystemTime) -> Result<f64, Unavailable> {
-        let path = self.path.display();
+    fn value(&mut self, source: &mut Source, wall: SystemTime) -> Result<f64, Unavailable> {
+        let failed = |error| ReadError::Io(error).at(&self.path);
+        let metadata = fs::metadata(&self.path).map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(ReadError::NotRegular.at(&self.path));
+        }
+        let seen = metadata.modified().map_err(failed)?;
+        let version = Version::of(&metadata, seen, wall);
+        if let Some((known, value)) = &self.known
+            && version.as_ref() == Some(known)
+        {
+            return self.unless_stale(seen, wall).and_then(|()| value.clone());
+        }
         let (text, modified) =
             source.read_at_most(&self.path, BYTES_MAX).map_err(|error| error.at(&self.path))?;
+        let value = self.number(text);
+        // Another file may have come between the look and the reading.
+        self.known = version.filter(|_| modified == seen).map(|version| (version, value.clone()));
+        self.unless_stale(modified, wall).and(value)
+    }
+
+    fn unless_stale(&self, modified: SystemTime, wall: SystemTime) -> Result<(), Unavailable> {
         let (distance, side) = match wall.duration_since(modified) {
             Ok(age) => (age, "older than"),
             // A file from the future would never grow old.
             Err(ahead) => (ahead.duration(), "in the future by more than"),
         };
-        if distance >= self.stale_after {
-            let limit = self.stale_after.as_secs_f64();
-            return Err(Unavailable::new(format!("{path} is {side} {limit} s")));
+        if distance < self.stale_after {
+            return Ok(());
         }
+        let limit = self.stale_after.as_secs_f64();
+        Err(Unavailable::new(format!("{} is {side} {limit} s", self.path.display())))
+    }
+
+    fn number(&self, text: &str) -> Result<f64, Unavailable> {
+        let path = self.path.display();
         let text = text.trim();
         if text.is_empty() {
             return Err(Unavailable::new(format!("{path} is empty")));
@@ -175,5 +246,41 @@ mod tests {
         bench.tick(0);
         assert_eq!(bench.value("a", "host"), Ok(7.0));
         assert_eq!(bench.value("b", "cgroup:/system.slice/x.service"), Ok(7.0));
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_is_read_again_whatever_its_size() {
+        let mut bench = bench();
+        bench.write(PATH, "1");
+        let set = |bench: &Bench, age: Duration| {
+            let file = fs::File::options().write(true).open(bench.path(PATH)).unwrap();
+            file.set_modified(bench.wall - age).unwrap();
+        };
+        set(&bench, Duration::from_secs(1));
+        bench.tick(0);
+        bench.tick(100);
+        assert_eq!(bench.value("age", "port:8080"), Ok(1.0));
+        // Over itself, with the same size and, since the change, the same time.
+        bench.write(PATH, "2");
+        set(&bench, Duration::from_secs(1));
+        bench.tick(200);
+        assert_eq!(bench.value("age", "port:8080"), Ok(2.0), "by its time of change");
+        bench.wall += Duration::from_secs(1);
+        bench.tick(300);
+        assert!(bench.value("age", "port:8080").unwrap_err().contains("older than"), "known or not");
+    }
+
+    #[test]
+    fn many_files_take_turns() {
+        let file = |number: u16| {
+            let path = PathBuf::from(format!("/run/{number}"));
+            signal(&number.to_string(), SignalSource::File { path, scope: FileScope::Port(number) })
+        };
+        let mut bench = Bench::new((1..=300).map(file));
+        for number in 1..=300 {
+            bench.write(&format!("run/{number}"), "1");
+        }
+        let seen: Vec<usize> = (0..7).map(|tick| bench.tick(tick * 100).len()).collect();
+        assert_eq!(seen, [300, 100, 100, 100, 100, 100, 100]);
     }
 }

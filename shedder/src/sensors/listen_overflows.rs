@@ -2,11 +2,12 @@
 //!
 //! `ListenOverflows` alone: `ListenDrops` also counts what was dropped for want of memory or by a filter.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
+use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
 use super::window::CounterWindow;
@@ -22,7 +23,7 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
     (!names.is_empty()).then(|| {
         Box::new(ListenOverflows {
             names,
-            netstat: under(root, "proc/net/netstat"),
+            netstat: Kept::new(under(root, "proc/net/netstat")),
             window: CounterWindow::new(WINDOW),
             source: Source::default(),
         }) as Box<dyn Sensor>
@@ -32,16 +33,16 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
 #[derive(Debug)]
 struct ListenOverflows {
     names: Vec<Arc<str>>,
-    netstat: PathBuf,
+    netstat: Kept,
     window: CounterWindow,
     source: Source,
 }
 
 impl ListenOverflows {
     fn value(&mut self, now: Duration) -> Result<f64, Unavailable> {
-        let path = &self.netstat;
-        let text = self.source.read(path).map_err(|error| error.at(path))?;
-        let total = overflows(text).ok_or_else(|| garbage(path, "`ListenOverflows` under `TcpExt`"))?;
+        let text = self.netstat.read(&mut self.source).map_err(|error| error.at(self.netstat.path()))?;
+        let total = overflows(text)
+            .ok_or_else(|| garbage(self.netstat.path(), "`ListenOverflows` under `TcpExt`"))?;
         let rate = self.window.push(now, total);
         rate.ok_or_else(|| Unavailable::new("the first window is not over yet"))
     }
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_reset_counter_is_no_burst() {
         let mut bench = bench();
-        for (ms, total) in [(0, 5_000), (1_000, 5_000), (1_100, 3), (2_100, 3)] {
+        for (ms, total) in [(0, 5_000), (1_000, 5_000), (1_200, 3), (2_200, 3)] {
             bench.write("proc/net/netstat", &netstat(total, 0));
             bench.tick(ms);
             assert_ne!(bench.value("listen_overflows", "host").map(|rate| rate > 0.0), Ok(true), "at {ms}");

@@ -8,6 +8,7 @@ mod conntrack;
 pub mod context;
 mod fds;
 mod file;
+mod kept;
 #[cfg(test)]
 mod kernels;
 mod listen_overflows;
@@ -18,6 +19,7 @@ mod source;
 mod tcp_mem;
 #[cfg(test)]
 mod testing;
+mod turns;
 mod window;
 pub mod workloads;
 
@@ -28,6 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use self::context::{Context, ListenerFact};
 use self::reading::{Reading, Scope, Unavailable};
+use self::turns::LONGEST;
 use self::workloads::Workloads;
 use crate::config::model::{Signal, SignalSource};
 
@@ -41,26 +44,36 @@ pub trait Sensor: fmt::Debug + Send {
 /// Makes the sensor for those of the signals that are of its kind; `None` where there are none.
 type Build = fn(&Path, &[Signal]) -> Option<Box<dyn Sensor>>;
 
-/// Every sensor. A new one is a new file and a line here.
-const SENSORS: [Build; 8] = [
-    psi::build,
-    memory::build,
-    fds::build,
-    accept_queue::build,
-    conntrack::build,
-    tcp_mem::build,
-    listen_overflows::build,
-    file::build,
+/// Every sensor, and how long it rests at least. A new one is a new file and a line here.
+const SENSORS: [(Build, Duration); 8] = [
+    (psi::build, Duration::ZERO),
+    (memory::build, Duration::ZERO),
+    (fds::build, Duration::ZERO),
+    (accept_queue::build, Duration::ZERO),
+    (conntrack::build, EVERY_SECOND_TICK),
+    (tcp_mem::build, EVERY_SECOND_TICK),
+    (listen_overflows::build, EVERY_SECOND_TICK),
+    (file::build, Duration::ZERO),
 ];
 
-/// How long a workload's turn to be read may be away, where there are too many to read all at every tick.
-const PACE_MAX: Duration = Duration::from_millis(500);
+/// Of a tenth of a second; of longer ticks it is every one.
+const EVERY_SECOND_TICK: Duration = Duration::from_millis(150);
+
+/// A sensor and when it is due.
+#[derive(Debug)]
+struct Resting {
+    sensor: Box<dyn Sensor>,
+    rest: Duration,
+    due_at: Duration,
+}
 
 /// All sensors and what they share.
 #[derive(Debug)]
 pub struct Sensors {
     root: PathBuf,
-    sensors: Vec<Box<dyn Sensor>>,
+    sensors: Vec<Resting>,
+    listeners: Vec<ListenerFact>,
+    pace: Duration,
     workloads: Workloads,
 }
 
@@ -68,8 +81,13 @@ impl Sensors {
     /// Reads below `root`, which is `/` but in tests. Signals that are not enabled are not read.
     #[must_use]
     pub fn new(root: &Path, signals: &[Signal]) -> Self {
-        let mut sensors =
-            Self { root: root.to_owned(), sensors: Vec::new(), workloads: Workloads::new(root) };
+        let mut sensors = Self {
+            root: root.to_owned(),
+            sensors: Vec::new(),
+            listeners: Vec::new(),
+            pace: LONGEST,
+            workloads: Workloads::new(root),
+        };
         sensors.set_signals(signals);
         sensors
     }
@@ -78,20 +96,56 @@ impl Sensors {
     pub fn set_signals(&mut self, signals: &[Signal]) {
         let enabled: Vec<Signal> = signals.iter().filter(|signal| signal.enabled).cloned().collect();
         let stale_after = enabled.iter().map(|signal| signal.stale_after).min();
-        self.workloads.set_pace(stale_after.map_or(PACE_MAX, |stale_after| PACE_MAX.min(stale_after / 3)));
-        self.sensors = SENSORS.iter().filter_map(|build| build(&self.root, &enabled)).collect();
+        self.pace = stale_after.map_or(LONGEST, |stale_after| LONGEST.min(stale_after / 3));
+        self.workloads.set_pace(self.pace);
+        let sensor = |(build, rest): &(Build, Duration)| {
+            Some(Resting { sensor: build(&self.root, &enabled)?, rest: *rest, due_at: Duration::ZERO })
+        };
+        self.sensors = SENSORS.iter().filter_map(sensor).collect();
     }
 
-    /// One tick: every enabled signal at every scope that there is, but where workloads are many those whose turn it is. `now` is monotonic, `wall` is compared with file
-    /// times; `listeners` are the listening sockets of the policies' ports.
-    pub fn read(&mut self, now: Duration, wall: SystemTime, listeners: &[ListenerFact]) -> Vec<Reading> {
-        self.workloads.update(now, listeners);
-        let context = Context { now, wall, listeners, workloads: &self.workloads };
+    /// One tick: every enabled signal at every scope that there is, but where workloads are many those whose turn it
+    /// is. `now` is monotonic, `wall` is compared with file times; `listeners` are the listening sockets of the
+    /// policies' ports, `None` where nobody has looked at them since.
+    ///
+    /// What is promised: the pressure, memory and descriptors of the host are read at every tick, the rest of it at every
+    /// second one. Of up to 200 workloads the pressure is read at every second
+    /// tick at least, of up to 50 at every tick; the rest of up to 16 workloads at every tick. Whatever the numbers,
+    /// everything is read within half a second, or a third of `stale_after` where that is shorter.
+    pub fn read(
+        &mut self,
+        now: Duration,
+        wall: SystemTime,
+        listeners: Option<Vec<ListenerFact>>,
+    ) -> Vec<Reading> {
+        let listeners_are_new = listeners.is_some();
+        if let Some(listeners) = listeners {
+            self.listeners = listeners;
+            self.workloads.set_listeners(&self.listeners);
+        }
+        self.workloads.update(now);
+        let context = Context {
+            now,
+            wall,
+            listeners: &self.listeners,
+            listeners_are_new,
+            pace: self.pace,
+            workloads: &self.workloads,
+        };
         let mut readings = Vec::new();
-        for sensor in &mut self.sensors {
-            sensor.read(&context, &mut readings);
+        for Resting { sensor, rest, due_at } in &mut self.sensors {
+            if now >= *due_at {
+                *due_at = now.saturating_add(self.pace.min(*rest));
+                sensor.read(&context, &mut readings);
+            }
         }
         readings
+    }
+
+    /// How long it takes at most until anything is read again.
+    #[must_use]
+    pub const fn pace(&self) -> Duration {
+        self.pace
     }
 
     /// Who owns the listeners, as of the last tick.

@@ -1,6 +1,10 @@
 //! What a sensor says: one number for one signal at one scope, or why there is none.
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,8 +16,8 @@ use crate::config::model::FileScope;
 pub enum Scope {
     /// The whole host.
     Host,
-    /// A workload: a cgroup, its path below the cgroup mount, with a leading slash.
-    Cgroup(PathBuf),
+    /// A workload: a cgroup.
+    Cgroup(CgroupPath),
     /// The listeners of one port.
     Port(u16),
 }
@@ -22,9 +26,58 @@ impl Scope {
     /// The scope of a cgroup, however its path is written.
     #[must_use]
     pub fn cgroup(path: &Path) -> Self {
+        Self::Cgroup(CgroupPath::new(path))
+    }
+}
+
+/// A cgroup's path below the cgroup mount, with a leading slash. It is copied and compared for every reading of every
+/// tick, so a copy shares the text and a comparison does not take the path apart.
+#[derive(Clone, Debug)]
+pub struct CgroupPath(Arc<Path>);
+
+impl CgroupPath {
+    /// However it is written.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
         let mut absolute = PathBuf::from("/");
         absolute.extend(path.components().filter(|part| matches!(part, Component::Normal(_))));
-        Self::Cgroup(absolute)
+        Self(absolute.into())
+    }
+
+    /// As a path.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_os_str().as_bytes()
+    }
+}
+
+impl PartialEq for CgroupPath {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for CgroupPath {}
+
+impl PartialOrd for CgroupPath {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for CgroupPath {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.bytes().cmp(other.bytes()) }
+    }
+}
+
+impl Hash for CgroupPath {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes().hash(state);
     }
 }
 
@@ -42,7 +95,7 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.write_str("host"),
-            Self::Cgroup(path) => write!(f, "cgroup:{}", path.display()),
+            Self::Cgroup(path) => write!(f, "cgroup:{}", path.as_path().display()),
             Self::Port(port) => write!(f, "port:{port}"),
         }
     }
@@ -80,13 +133,13 @@ impl FromStr for Scope {
 #[error("{reason}")]
 pub struct Unavailable {
     /// One sentence: what is missing and, where known, what to do.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
 }
 
 impl Unavailable {
     /// For that reason.
     #[must_use]
-    pub fn new(reason: impl Into<String>) -> Self {
+    pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: reason.into() }
     }
 }
@@ -113,12 +166,12 @@ mod tests {
         for (text, scope) in [
             ("host", Scope::Host),
             ("port:8080", Scope::Port(8080)),
-            ("cgroup:/a/b.service", Scope::Cgroup(PathBuf::from("/a/b.service"))),
+            ("cgroup:/a/b.service", Scope::cgroup(Path::new("/a/b.service"))),
         ] {
             assert_eq!(scope.to_string(), text);
             assert_eq!(text.parse(), Ok(scope));
         }
-        assert_eq!("cgroup:a//b/".parse(), Ok(Scope::Cgroup(PathBuf::from("/a/b"))));
+        assert_eq!("cgroup:a//b/".parse(), Ok(Scope::cgroup(Path::new("/a/b"))));
     }
 
     #[test]
@@ -141,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_host_sorts_first() {
-        let mut scopes = [Scope::Port(1), Scope::Cgroup(PathBuf::from("/")), Scope::Host];
+        let mut scopes = [Scope::Port(1), Scope::cgroup(Path::new("/")), Scope::Host];
         scopes.sort();
         assert_eq!(scopes[0], Scope::Host);
     }

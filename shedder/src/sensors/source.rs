@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -54,13 +54,30 @@ impl Source {
     /// read and close: hundreds of these are read per tick.
     pub(crate) fn read(&mut self, path: &Path) -> Result<&str, ReadError> {
         let mut file = open(path).map_err(ReadError::Io)?;
-        self.buffer.resize(PROC_BYTES_MAX, 0);
-        let read = loop {
-            match file.read(&mut self.buffer) {
+        let read = self.fill(|buffer| file.read(buffer)).map_err(ReadError::Io)?;
+        self.text(read)
+    }
+
+    /// As much as one read gives.
+    pub(super) fn read_open(&mut self, file: &File) -> io::Result<usize> {
+        self.fill(|buffer| file.read_at(buffer, 0))
+    }
+
+    fn fill(&mut self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        if self.buffer.len() < PROC_BYTES_MAX {
+            // Pages that no file needs are never touched.
+            self.buffer = vec![0; PROC_BYTES_MAX];
+        }
+        loop {
+            match read(&mut self.buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => break result.map_err(ReadError::Io)?,
+                result => return result,
             }
-        };
+        }
+    }
+
+    /// What was read last.
+    pub(super) fn text(&self, read: usize) -> Result<&str, ReadError> {
         match self.buffer.get(..read) {
             Some(text) if read < PROC_BYTES_MAX => std::str::from_utf8(text).map_err(|_| ReadError::NotText),
             _ => Err(ReadError::TooLong(PROC_BYTES_MAX as u64)),
@@ -85,7 +102,7 @@ impl Source {
 }
 
 /// Opens for reading; a FIFO without a writer must not block the loop.
-fn open(path: &Path) -> io::Result<File> {
+pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 

@@ -1,9 +1,10 @@
 //! `tcp_mem`: pages that TCP holds over the limit from which on the kernel economises; ratio, host. May exceed 1.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::context::Context;
+use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
 use super::{Sensor, names_of, ratio, report};
@@ -15,8 +16,8 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
     (!names.is_empty()).then(|| {
         Box::new(TcpMem {
             names,
-            sockstat: under(root, "proc/net/sockstat"),
-            limits: under(root, "proc/sys/net/ipv4/tcp_mem"),
+            sockstat: Kept::new(under(root, "proc/net/sockstat")),
+            limits: Kept::new(under(root, "proc/sys/net/ipv4/tcp_mem")),
             source: Source::default(),
         }) as Box<dyn Sensor>
     })
@@ -25,26 +26,26 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
 #[derive(Debug)]
 struct TcpMem {
     names: Vec<Arc<str>>,
-    sockstat: PathBuf,
-    limits: PathBuf,
+    sockstat: Kept,
+    limits: Kept,
     source: Source,
 }
 
 impl TcpMem {
     fn pages(&mut self) -> Result<u64, Unavailable> {
-        let path = &self.sockstat;
-        let text = self.source.read(path).map_err(|error| error.at(path))?;
+        let file = &mut self.sockstat;
+        let text = file.read(&mut self.source).map_err(|error| error.at(file.path()))?;
         let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
         let mut words = line.unwrap_or_default().split_ascii_whitespace();
         let pages = words.find(|word| *word == "mem").and_then(|_| words.next()?.parse().ok());
-        pages.ok_or_else(|| garbage(path, "`mem` on the `TCP:` line"))
+        pages.ok_or_else(|| garbage(file.path(), "`mem` on the `TCP:` line"))
     }
 
     fn pressure_limit(&mut self) -> Result<u64, Unavailable> {
-        let path = &self.limits;
-        let text = self.source.read(path).map_err(|error| error.at(path))?;
+        let file = &mut self.limits;
+        let text = file.read(&mut self.source).map_err(|error| error.at(file.path()))?;
         let limit = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
-        limit.filter(|limit| *limit > 0).ok_or_else(|| garbage(path, "a pressure limit above 0"))
+        limit.filter(|limit| *limit > 0).ok_or_else(|| garbage(file.path(), "a pressure limit above 0"))
     }
 }
 

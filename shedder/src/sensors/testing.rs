@@ -59,12 +59,12 @@ impl Bench {
     /// Reads everything at this monotonic time.
     pub(crate) fn tick(&mut self, ms: u64) -> Vec<Reading> {
         let sensors = self.sensors.get_or_insert_with(|| Sensors::new(self.root.path(), &self.signals));
-        let readings = sensors.read(Duration::from_millis(ms), self.wall, &self.listeners);
+        let readings = sensors.read(Duration::from_millis(ms), self.wall, Some(self.listeners.clone()));
         self.last = readings
             .iter()
             .map(|reading| {
                 let key = (reading.signal.to_string(), reading.scope.to_string());
-                (key, reading.value.clone().map_err(|error| error.reason))
+                (key, reading.value.clone().map_err(|error| error.reason.into_owned()))
             })
             .collect();
         readings

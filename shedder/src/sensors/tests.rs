@@ -102,7 +102,7 @@ fn two_names_may_stand_for_one_source() {
 fn every_value_of_the_running_host_is_finite() {
     let mut sensors = Sensors::new(Path::new("/"), &defaults());
     for tick in 0..20 {
-        let readings = sensors.read(Duration::from_millis(tick * 100), SystemTime::UNIX_EPOCH, &[]);
+        let readings = sensors.read(Duration::from_millis(tick * 100), SystemTime::UNIX_EPOCH, None);
         for reading in &readings {
             if let Ok(value) = reading.value {
                 assert!(value.is_finite() && value >= 0.0, "{reading:?}");
@@ -113,11 +113,11 @@ fn every_value_of_the_running_host_is_finite() {
     }
 }
 
-#[test]
-fn many_workloads_take_turns_and_none_becomes_stale() {
+/// A bench with so many workloads, each with pressure.
+fn crowded(workloads: u16) -> Bench {
     let mut bench = Bench::new(defaults());
     bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
-    for port in 1..=100 {
+    for port in 1..=workloads {
         let path = format!("sys/fs/cgroup/{port}");
         bench.write(&format!("{path}/cpu.pressure"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
         let id = fs::metadata(bench.path(&path)).unwrap().ino();
@@ -129,19 +129,41 @@ fn many_workloads_take_turns_and_none_becomes_stale() {
             cgroup_id: Some(id),
         });
     }
-    let mut last_read = [0; 101];
-    for tick in 0..50 {
+    bench
+}
+
+/// Ticks for three seconds and asserts how long each workload waits at most for this signal, and how many of them are
+/// read in one tick after the first.
+#[track_caller]
+fn assert_turns(workloads: u16, signal: &str, longest_ms: u64, most: usize) {
+    let mut bench = crowded(workloads);
+    let mut last_read = vec![0; usize::from(workloads) + 1];
+    for tick in 0..30 {
         let now_ms = tick * 100;
         bench.tick(now_ms);
-        let scopes = bench.scopes("psi_cpu_some");
+        let scopes = bench.scopes(signal);
         assert!(scopes.contains(&"host"));
         let read: Vec<usize> =
             scopes.iter().filter_map(|scope| scope.strip_prefix("cgroup:/")?.parse().ok()).collect();
-        assert_eq!(bench.scopes("memory").len(), read.len() + 1, "all sensors keep the same turns");
-        assert!(if tick == 0 { read.len() == 100 } else { read.len() <= 35 }, "{} at {tick}", read.len());
+        let expected = if tick == 0 { last_read.len() - 1..=last_read.len() - 1 } else { 0..=most };
+        assert!(expected.contains(&read.len()), "{} of {workloads} at {tick}", read.len());
         for workload in read {
             last_read[workload] = now_ms;
         }
-        assert!(last_read[1..].iter().all(|at| now_ms - at < 600), "{last_read:?}");
+        let longest = last_read[1..].iter().map(|at| now_ms - at).max().unwrap();
+        assert!(longest < longest_ms, "{longest} ms of {workloads} at {tick}");
     }
+}
+
+#[test]
+fn the_pressure_of_a_few_workloads_is_read_at_every_tick_and_of_more_at_every_second() {
+    assert_turns(50, "psi_cpu_some", 100, 50);
+    assert_turns(200, "psi_cpu_some", 200, 100);
+}
+
+#[test]
+fn many_workloads_take_turns_and_none_becomes_stale() {
+    assert_turns(16, "memory", 100, 16);
+    assert_turns(100, "memory", 600, 35);
+    assert_turns(600, "psi_cpu_some", 600, 230);
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 /// Samples are kept this many to a window, however fast the ticks are.
 const SAMPLES_PER_WINDOW: u32 = 64;
+/// So many where a counter stood still: their times are all that they tell.
+const SAMPLES_PER_STILL_WINDOW: u32 = 32;
 
 /// A counter's recent past. A counter that falls (a reset, a new cgroup of the same name) starts afresh.
 #[derive(Debug)]
@@ -35,6 +37,24 @@ impl CounterWindow {
             self.samples.push_back((now, total));
         }
         rate
+    }
+
+    /// As [`Self::push`] with the value of last time, where it is known not to have changed.
+    pub(crate) fn stand_still(&mut self, now: Duration) -> Option<f64> {
+        self.push(now, self.last)
+    }
+
+    /// The counter is known not to have changed since the last sample, until then.
+    pub(crate) fn stood_still(&mut self, until: Duration) {
+        let step = self.length / SAMPLES_PER_STILL_WINDOW;
+        let Some((mut at, _)) = self.samples.back().copied() else { return };
+        // What is older than the window is of no use.
+        at = at.max(until.saturating_sub(self.length * 2));
+        while !step.is_zero() && at.saturating_add(step) < until {
+            at = at.saturating_add(step);
+            self.push(at, self.last);
+        }
+        self.push(until, self.last);
     }
 
     fn rate(&self, now: Duration, total: u64) -> Option<f64> {
@@ -95,6 +115,27 @@ mod tests {
         window.push(ms(0), 0);
         assert_eq!(window.push(ms(30_000), 30_000), Some(1_000.0), "all there is");
         assert_eq!(window.push(ms(30_500), 30_000), Some(0.0));
+    }
+
+    #[test]
+    fn a_counter_that_was_not_asked_while_it_stood_still_is_measured_as_if_it_had_been() {
+        for still_ms in [100, 500, 700, 5_000] {
+            let mut asked = CounterWindow::new(ms(1_000));
+            let mut told = CounterWindow::new(ms(1_000));
+            for window in [&mut asked, &mut told] {
+                for tick in 0..=20 {
+                    window.push(ms(tick * 100), tick);
+                }
+            }
+            for at in (2_100..=2_000 + still_ms).step_by(100) {
+                asked.push(ms(at), 20);
+            }
+            told.stood_still(ms(2_000 + still_ms));
+            for at in (2_100 + still_ms..5_000 + still_ms).step_by(100) {
+                let (asked, told) = (asked.push(ms(at), at).unwrap(), told.push(ms(at), at).unwrap());
+                assert!((asked / told - 1.0).abs() < 0.02, "{asked} and {told} at {at} after {still_ms}");
+            }
+        }
     }
 
     #[test]

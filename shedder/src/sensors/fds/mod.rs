@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::Context;
+use super::context::{Context, ListenerFact};
+use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
+use super::turns::{Due, Turns};
 use super::{Sensor, names_of, ratio, report};
 use crate::config::model::{Signal, SignalSource};
 
@@ -21,6 +23,8 @@ const LIMIT_REFRESH: Duration = Duration::from_secs(10);
 const COUNT_REFRESH: Duration = Duration::from_secs(1);
 /// Where counting one by one ends.
 const COUNT_MAX: usize = 131_072;
+/// The processes of so many ports are looked at in each tick; where there are more, ports take turns.
+const PORTS_PER_TICK: usize = 16;
 
 /// For the signals that count descriptors.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -31,12 +35,14 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
 #[derive(Debug)]
 struct Fds {
     names: Vec<Arc<str>>,
-    file_nr: PathBuf,
+    file_nr: Kept,
     proc: PathBuf,
     /// Since 6.2 the size of `/proc/PID/fd` is the number of open descriptors.
     size_counts: bool,
     source: Source,
     processes: BTreeMap<u32, Process>,
+    ports: Vec<(u16, Due)>,
+    turns: Turns,
 }
 
 /// What is kept of a process between ticks.
@@ -44,6 +50,8 @@ struct Fds {
 struct Process {
     limit: Option<(Duration, Result<u64, Unavailable>)>,
     counted: Option<(Duration, u64)>,
+    /// When somebody asked for it last.
+    asked_at: Duration,
 }
 
 impl Fds {
@@ -52,11 +60,27 @@ impl Fds {
         let release = source.read(&under(root, "proc/sys/kernel/osrelease")).ok().and_then(version);
         Self {
             names,
-            file_nr: under(root, "proc/sys/fs/file-nr"),
+            file_nr: Kept::new(under(root, "proc/sys/fs/file-nr")),
             proc: under(root, "proc"),
             size_counts: release.is_some_and(|release| release >= (6, 2)),
             source,
             processes: BTreeMap::new(),
+            ports: Vec::new(),
+            turns: Turns::default(),
+        }
+    }
+
+    /// The ports that somebody listens on now.
+    fn follow(&mut self, listeners: &[ListenerFact]) {
+        let mut ports: Vec<u16> = listeners.iter().map(|listener| listener.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        if !self.ports.iter().map(|(port, _)| port).eq(&ports) {
+            let before: BTreeMap<u16, Due> = self.ports.drain(..).collect();
+            self.ports = ports
+                .into_iter()
+                .map(|port| (port, before.get(&port).copied().unwrap_or_default()))
+                .collect();
         }
     }
 
@@ -80,6 +104,7 @@ impl Fds {
 
     fn of_process(&mut self, now: Duration, pid: u32) -> Result<f64, Unavailable> {
         let process = self.processes.entry(pid).or_default();
+        process.asked_at = now;
         let limit = match &process.limit {
             Some((at, limit)) if now.saturating_sub(*at) < LIMIT_REFRESH => limit.clone(),
             _ => {
@@ -109,29 +134,35 @@ impl Fds {
 
 impl Sensor for Fds {
     fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
-        let host = host(&mut self.source, &self.file_nr);
+        let host = host(&mut self.source, &mut self.file_nr);
         report(&self.names, &Scope::Host, &host, out);
-        let mut ports: Vec<u16> = context.listeners.iter().map(|listener| listener.port).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        let mut known = BTreeMap::new();
-        for port in ports {
-            let value = self.of_port(context, port, &mut known);
-            report(&self.names, &Scope::Port(port), &value, out);
+        if context.listeners_are_new {
+            self.follow(context.listeners);
         }
-        self.processes.retain(|pid, _| known.contains_key(pid));
+        self.turns.next();
+        let turns = self.ports.len().div_ceil(PORTS_PER_TICK);
+        let mut ports = std::mem::take(&mut self.ports);
+        let mut known = BTreeMap::new();
+        for (place, (port, due)) in ports.iter_mut().enumerate() {
+            if self.turns.is_due(place, turns, context.now, context.pace, due) {
+                let value = self.of_port(context, *port, &mut known);
+                report(&self.names, &Scope::Port(*port), &value, out);
+            }
+        }
+        self.ports = ports;
+        self.processes.retain(|_, process| context.now.saturating_sub(process.asked_at) < LIMIT_REFRESH);
     }
 }
 
-fn host(source: &mut Source, path: &Path) -> Result<f64, Unavailable> {
-    let text = source.read(path).map_err(|error| error.at(path))?;
+fn host(source: &mut Source, file: &mut Kept) -> Result<f64, Unavailable> {
+    let text = file.read(source).map_err(|error| error.at(file.path()))?;
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
     let (Some(Ok(allocated)), Some(Ok(_)), Some(Ok(max))) = (numbers.next(), numbers.next(), numbers.next())
     else {
-        return Err(garbage(path, "three numbers"));
+        return Err(garbage(file.path(), "three numbers"));
     };
     match max {
-        0 => Err(garbage(path, "a limit above 0")),
+        0 => Err(garbage(file.path(), "a limit above 0")),
         max if i64::try_from(max).map_or(true, |max| max == i64::MAX) => {
             Err(Unavailable::new("fs.file-max sets no limit"))
         }

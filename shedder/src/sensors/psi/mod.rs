@@ -4,19 +4,26 @@
 //! averages follow ten seconds and more behind, and its triggers are slower still and often refused.
 //!
 //! The host's memory pressure counts while the host itself reclaims memory.
+//!
+//! A task that is stalled within a cgroup is stalled within the host too, on the same CPU and for the same time
+//! (`psi_task_change` in `kernel/sched/psi.c` walks up to the system). So while the host's `some` counter of a resource
+//! stands still, the counters of workloads do, and need not be read; all the same they are within the pace, since
+//! the host's counter is an average over CPUs, rounded to microseconds, and a cgroup may go.
 
 mod reclaim;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::reclaim::Reclaim;
+use super::Sensor;
 use super::context::Context;
-use super::reading::{Reading, Scope, Unavailable};
+use super::kept::Kept;
+use super::reading::{CgroupPath, Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, under};
 use super::window::CounterWindow;
-use super::{Sensor, report};
 use crate::config::model::{PsiResource, PsiWindow, Signal, SignalSource};
 
 /// For the signals that read pressure files.
@@ -42,7 +49,11 @@ struct Resource {
     host: Measured,
     /// For memory.
     reclaim: Option<Reclaim>,
-    workloads: BTreeMap<PathBuf, Measured>,
+    /// The host's `some` counter.
+    host_total_us: Option<u64>,
+    /// Counts up whenever stalls may have happened.
+    growth: u64,
+    workloads: BTreeMap<CgroupPath, Measured>,
     /// [`Workloads::changes`](super::workloads::Workloads::changes) as of which `workloads` is.
     followed: Option<u64>,
 }
@@ -58,9 +69,15 @@ struct Pressure {
 #[derive(Debug)]
 struct Measured {
     /// `None` where the scope has none.
-    path: Option<PathBuf>,
+    file: Option<Kept>,
     /// One for each signal; `None` where the kernel averages.
     windows: Vec<Option<CounterWindow>>,
+    /// When it was read last without any failure, and [`Resource::growth`] then.
+    good: Option<(Duration, u64)>,
+    /// All that was told last was 0.
+    calm: bool,
+    /// Until when the counters are known to have stood still without the windows having been told.
+    still_until: Option<Duration>,
 }
 
 impl Sensor for Psi {
@@ -90,21 +107,42 @@ impl Resource {
         if signals.is_empty() {
             return None;
         }
-        let host = Measured::new(Some(under(root, format!("proc/pressure/{name}"))), &signals);
+        let file = Kept::new(under(root, format!("proc/pressure/{name}")));
+        let host = Measured::new(Some(file), &signals);
         let reclaim = (resource == PsiResource::Memory).then(|| Reclaim::new(root));
-        Some(Self { name, signals, host, reclaim, workloads: BTreeMap::new(), followed: None })
+        Some(Self {
+            name,
+            signals,
+            host,
+            reclaim,
+            host_total_us: None,
+            growth: 0,
+            workloads: BTreeMap::new(),
+            followed: None,
+        })
     }
 
     fn read(&mut self, source: &mut Source, context: &Context<'_>, out: &mut Vec<Reading>) {
         self.follow(context);
         let first = out.len();
-        self.host.read(&Scope::Host, &self.signals, source, context, out);
+        let total_us = self.host.read(&Scope::Host, &self.signals, source, context, self.growth, out);
         if let (Some(reclaim), Some(readings)) = (&mut self.reclaim, out.get_mut(first..)) {
             reclaim.take_out(context.now, &self.signals, readings);
         }
-        for (path, _) in context.workloads.due() {
-            if let Some(measured) = self.workloads.get_mut(path) {
-                measured.read(&Scope::Cgroup(path.to_owned()), &self.signals, source, context, out);
+        if total_us.is_none() || total_us != self.host_total_us {
+            self.host_total_us = total_us;
+            self.growth = self.growth.wrapping_add(1);
+        }
+        // Both are in the order of their paths, and `follow` has made them the same.
+        for ((path, measured), due) in self.workloads.iter_mut().zip(context.workloads.due_for_pressure()) {
+            if !due {
+                continue;
+            }
+            let scope = Scope::Cgroup(path.clone());
+            if measured.stands_still(context, self.growth) {
+                measured.repeat(&scope, &self.signals, context, out);
+            } else {
+                measured.read(&scope, &self.signals, source, context, self.growth, out);
             }
         }
     }
@@ -119,54 +157,109 @@ impl Resource {
         for (path, workload) in context.workloads.iter() {
             let file =
                 workload.unified.as_ref().map(|directory| directory.join(format!("{}.pressure", self.name)));
-            if self.workloads.get(path).is_none_or(|measured| measured.path != file) {
-                self.workloads.insert(path.to_owned(), Measured::new(file, &self.signals));
+            let known = self.workloads.get(path).map(|measured| measured.file.as_ref().map(Kept::path));
+            if known != Some(file.as_deref()) {
+                self.workloads.insert(path.clone(), Measured::new(file.map(Kept::new), &self.signals));
             }
         }
     }
 }
 
 impl Measured {
-    fn new(path: Option<PathBuf>, signals: &[Pressure]) -> Self {
+    fn new(file: Option<Kept>, signals: &[Pressure]) -> Self {
         let window = |signal: &Pressure| match signal.window {
             PsiWindow::Over(length) => Some(CounterWindow::new(length)),
             PsiWindow::Avg10 | PsiWindow::Avg60 | PsiWindow::Avg300 => None,
         };
-        Self { path, windows: signals.iter().map(window).collect() }
+        Self {
+            file,
+            windows: signals.iter().map(window).collect(),
+            good: None,
+            calm: false,
+            still_until: None,
+        }
     }
 
+    /// Whether the counters are what they were. The kernel's averages fall without them.
+    fn stands_still(&self, context: &Context<'_>, growth: u64) -> bool {
+        let lately = |at| context.now.saturating_sub(at) < context.pace;
+        self.good.is_some_and(|(at, then)| then == growth && lately(at))
+            && self.windows.iter().all(Option::is_some)
+    }
+
+    /// Tells what follows from the counters' standing still; nothing where it is what was told.
+    fn repeat(&mut self, scope: &Scope, signals: &[Pressure], context: &Context<'_>, out: &mut Vec<Reading>) {
+        if self.calm {
+            self.still_until = Some(context.now);
+            return;
+        }
+        self.calm = true;
+        for (signal, window) in signals.iter().zip(self.windows.iter_mut().flatten()) {
+            let value = percent(window.stand_still(context.now));
+            self.calm &= value == Ok(0.0);
+            out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
+        }
+    }
+
+    /// Returns the `some` counter.
     fn read(
         &mut self,
         scope: &Scope,
         signals: &[Pressure],
         source: &mut Source,
         context: &Context<'_>,
+        growth: u64,
         out: &mut Vec<Reading>,
-    ) {
-        let text = match &self.path {
-            Some(path) => source.read(path).map(|text| (path, text)).map_err(|error| explain(&error, path)),
+    ) -> Option<u64> {
+        let text = match &mut self.file {
+            Some(file) => match file.read(source) {
+                Ok(text) => Ok((file.path(), text)),
+                Err(error) => Err(explain(&error, file.path())),
+            },
             None => {
                 Err(Unavailable::new("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
             }
         };
+        if let Some(until) = self.still_until.take() {
+            self.windows.iter_mut().flatten().for_each(|window| window.stood_still(until));
+        }
+        let mut good = text.is_ok();
+        self.calm = good;
         for (signal, window) in signals.iter().zip(&mut self.windows) {
             let value = match &text {
-                Ok((path, text)) => signal.value(text, path, window.as_mut(), context),
+                Ok((path, text)) => signal.read(text, path, window.as_mut(), context, &mut good),
                 Err(error) => Err(error.clone()),
             };
-            report(std::slice::from_ref(&signal.name), scope, &value, out);
+            self.calm &= value == Ok(0.0);
+            out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
         }
+        self.good = good.then_some((context.now, growth));
+        text.ok().and_then(|(_, text)| find(text, "some", "total")?.parse().ok())
     }
 }
 
 impl Pressure {
-    fn value(
+    /// `good` stays as it is where the counter was read, whether or not the window says something yet.
+    fn read(
         &self,
         text: &str,
         path: &Path,
         window: Option<&mut CounterWindow>,
         context: &Context<'_>,
+        good: &mut bool,
     ) -> Result<f64, Unavailable> {
+        match (self.number(text, path), window) {
+            (Ok(Number::Percent(percent)), _) => Ok(percent),
+            (Ok(Number::TotalUs(total_us)), Some(window)) => percent(window.push(context.now, total_us)),
+            (Ok(Number::TotalUs(_)), None) => Err(not_over()),
+            (Err(error), _) => {
+                *good = false;
+                Err(error)
+            }
+        }
+    }
+
+    fn number(&self, text: &str, path: &Path) -> Result<Number, Unavailable> {
         let kind = if self.full { "full" } else { "some" };
         let field = match self.window {
             PsiWindow::Over(_) => "total",
@@ -177,17 +270,27 @@ impl Pressure {
         let value = find(text, kind, field).ok_or_else(|| {
             Unavailable::new(format!("{} has no `{field}` on a `{kind}` line", path.display()))
         })?;
-        let Some(window) = window else {
-            let percent: Option<f64> = value.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
-            return percent.ok_or_else(|| unreadable(path, kind, field));
+        let number = match self.window {
+            PsiWindow::Over(_) => value.parse().ok().map(Number::TotalUs),
+            _ => value.parse().ok().filter(|percent| (0.0..=100.0).contains(percent)).map(Number::Percent),
         };
-        let total_us: u64 = value.parse().map_err(|_| unreadable(path, kind, field))?;
-        let stalled_us_per_second = window
-            .push(context.now, total_us)
-            .ok_or_else(|| Unavailable::new("the first window is not over yet"))?;
-        // The kernel's clock and ours are not read at the same instant.
-        Ok((stalled_us_per_second / 10_000.0).min(100.0))
+        number.ok_or_else(|| unreadable(path, kind, field))
     }
+}
+
+/// What a pressure file says for a signal.
+enum Number {
+    Percent(f64),
+    TotalUs(u64),
+}
+
+fn percent(stalled_us_per_second: Option<f64>) -> Result<f64, Unavailable> {
+    // The kernel's clock and ours are not read at the same instant.
+    stalled_us_per_second.map(|us| (us / 10_000.0).min(100.0)).ok_or_else(not_over)
+}
+
+fn not_over() -> Unavailable {
+    Unavailable::new("the first window is not over yet")
 }
 
 fn find<'t>(text: &'t str, kind: &str, field: &str) -> Option<&'t str> {

@@ -228,7 +228,7 @@ fn one_file_is_read_once_for_all_its_signals_and_each_has_its_own_window() {
 fn the_running_kernel_is_understood_or_says_why_not() {
     let signals = [signal("cpu", psi(PsiResource::Cpu, false, PsiWindow::Avg10))];
     let mut sensors = crate::sensors::Sensors::new(Path::new("/"), &signals);
-    let readings = sensors.read(Duration::ZERO, std::time::UNIX_EPOCH, &[]);
+    let readings = sensors.read(Duration::ZERO, std::time::UNIX_EPOCH, None);
     match &readings[0].value {
         Ok(percent) => assert!((0.0..=100.0).contains(percent)),
         Err(error) => assert!(error.reason.contains("PSI"), "{error}"),
@@ -243,11 +243,17 @@ fn a_real_cgroup_is_read_and_says_when_its_pressure_is_off() {
     let file = cgroup.path().join("cpu.pressure");
     let signal = Pressure { name: Arc::from("cpu"), full: false, window: PsiWindow::Avg10 };
     let workloads = crate::sensors::workloads::Workloads::new(Path::new("/"));
-    let context =
-        Context { now: Duration::ZERO, wall: std::time::UNIX_EPOCH, listeners: &[], workloads: &workloads };
+    let context = Context {
+        now: Duration::ZERO,
+        wall: std::time::UNIX_EPOCH,
+        listeners: &[],
+        listeners_are_new: true,
+        pace: Duration::ZERO,
+        workloads: &workloads,
+    };
     let mut source = Source::default();
     match source.read(&file) {
-        Ok(text) => assert!(signal.value(text, &file, None, &context).is_ok()),
+        Ok(text) => assert!(signal.read(text, &file, None, &context, &mut true).is_ok()),
         Err(error) => assert!(explain(&error, &file).reason.contains("PSI")),
     }
     // Since 6.1 it can be switched off for one cgroup.
@@ -255,4 +261,76 @@ fn a_real_cgroup_is_read_and_says_when_its_pressure_is_off() {
         let error = source.read(&file).unwrap_err();
         assert!(explain(&error, &file).reason.contains("cgroup.pressure"), "{error:?}");
     }
+}
+
+/// A host and one workload with memory pressure.
+fn workload_bench() -> Bench {
+    let mut bench = memory_bench();
+    bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    bench.write("proc/pressure/memory", &lines(1_000_000, 0));
+    bench.write(WORKLOAD, &lines(0, 0));
+    let id =
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(bench.path(WORKLOAD).parent().unwrap()).unwrap());
+    bench.listeners = vec![crate::sensors::context::ListenerFact {
+        port: 80,
+        inode: 0,
+        accept_queue: 0,
+        backlog: 1,
+        cgroup_id: Some(id),
+    }];
+    bench
+}
+
+const WORKLOAD: &str = "sys/fs/cgroup/web/memory.pressure";
+
+#[test]
+fn a_workloads_stall_shows_at_the_tick_at_which_the_hosts_does() {
+    let mut bench = workload_bench();
+    for tick in 0..=20 {
+        bench.tick(tick * 100);
+    }
+    assert_eq!(bench.value("some", "cgroup:/web"), Ok(0.0));
+    bench.write(WORKLOAD, &lines(100_000, 50_000));
+    bench.write("proc/pressure/memory", &lines(1_000_001, 0));
+    bench.tick(2_100);
+    let near = |value: Result<f64, String>, percent: f64| (value.unwrap() / percent - 1.0).abs() < 0.02;
+    assert!(near(bench.value("some", "cgroup:/web"), 10.0));
+    assert!(near(bench.value("full", "cgroup:/web"), 5.0));
+    let over = (22..=32).find(|tick| {
+        bench.tick(tick * 100);
+        bench.scopes("some").contains(&"cgroup:/web") && bench.value("some", "cgroup:/web") == Ok(0.0)
+    });
+    assert!(over.is_some_and(|tick| tick > 30), "a second later it is over, read or not: {over:?}");
+}
+
+#[test]
+fn a_workload_is_read_again_although_the_host_stands_still() {
+    let mut bench = workload_bench();
+    for tick in 0..=20 {
+        bench.tick(tick * 100);
+    }
+    bench.write(WORKLOAD, &lines(100_000, 0));
+    let shown = (21..=25).find(|tick| {
+        bench.tick(tick * 100);
+        bench.scopes("some").contains(&"cgroup:/web") && bench.value("some", "cgroup:/web") != Ok(0.0)
+    });
+    assert!(shown.is_some(), "within half a second");
+    fs::remove_file(bench.path(WORKLOAD)).unwrap();
+    let lost = (26..=32).find(|tick| {
+        bench.tick(tick * 100);
+        bench.scopes("some").contains(&"cgroup:/web") && bench.value("some", "cgroup:/web").is_err()
+    });
+    assert!(lost.is_some());
+}
+
+#[test]
+fn where_the_host_tells_nothing_every_workload_is_read() {
+    let mut bench = workload_bench();
+    fs::remove_file(bench.path("proc/pressure/memory")).unwrap();
+    for tick in 0..=20 {
+        bench.tick(tick * 100);
+    }
+    bench.write(WORKLOAD, &lines(100_000, 0));
+    bench.tick(2_100);
+    assert_eq!(bench.value("some", "cgroup:/web"), Ok(10.0));
 }

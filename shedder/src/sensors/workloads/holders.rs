@@ -18,8 +18,9 @@ const OPEN_STEPS: usize = 4;
 const DESCRIPTORS_PER_PROCESS: usize = 4_096;
 /// Holders kept for one socket: a prefork server's workers all hold it.
 const HOLDERS_PER_SOCKET: usize = 64;
-/// Known holders checked per tick.
-const CHECKS_PER_TICK: usize = 16;
+/// Known holders checked at once, and how long then none is.
+const CHECKS_AT_ONCE: usize = 4;
+const CHECK_REST: Duration = Duration::from_millis(450);
 /// Least time between two rounds while a socket has no known holder.
 const RETRY: Duration = Duration::from_secs(2);
 /// Time between two rounds otherwise; they find workers that started later.
@@ -38,6 +39,7 @@ pub(super) struct Holders {
     /// Processes whose descriptors the last round was not allowed to read.
     denied: usize,
     next_check: (u32, u32),
+    check_due: Duration,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl Holders {
             searched: BTreeSet::new(),
             denied: 0,
             next_check: (0, 0),
+            check_due: Duration::ZERO,
         }
     }
 
@@ -76,57 +79,70 @@ impl Holders {
         self.denied
     }
 
-    /// Spends one tick's steps. Returns whether any answer changed.
-    pub(super) fn update(&mut self, now: Duration, wanted: &BTreeSet<u32>) -> bool {
+    /// Spends one tick's steps. `same_wanted` says that the same sockets were wanted last time. Returns whether any
+    /// answer changed.
+    pub(super) fn update(&mut self, now: Duration, wanted: &BTreeSet<u32>, same_wanted: bool) -> bool {
+        if !same_wanted {
+            self.known.retain(|inode, _| wanted.contains(inode));
+            self.searched.retain(|inode| wanted.contains(inode));
+        }
         let mut changed = false;
-        self.known.retain(|inode, _| wanted.contains(inode));
-        self.searched.retain(|inode| wanted.contains(inode));
-        changed |= self.check();
+        if now >= self.check_due {
+            self.check_due = now.saturating_add(CHECK_REST);
+            changed = self.check();
+        }
         if wanted.is_empty() {
             self.round = None;
             return changed;
         }
-        if self.round.is_none() {
-            let pause =
-                if wanted.iter().all(|inode| self.known.contains_key(inode)) { REPEAT } else { RETRY };
-            let fresh =
-                wanted.iter().any(|inode| !self.known.contains_key(inode) && !self.searched.contains(inode));
-            if fresh || self.last_round.is_none_or(|at| now.saturating_sub(at) >= pause) {
-                self.last_round = Some(now);
-                self.round = Some(Round {
-                    wanted: wanted.clone(),
-                    processes: processes(&self.proc).into_iter(),
-                    current: None,
-                    denied: 0,
-                });
-            }
+        let rests = self.last_round.is_some_and(|at| now.saturating_sub(at) < RETRY);
+        // Nothing is missing that was not missing before.
+        if self.round.is_none() && !(rests && same_wanted && !changed) {
+            self.begin(now, wanted);
         }
         changed | self.search()
     }
 
+    /// Begins a round where one is due.
+    fn begin(&mut self, now: Duration, wanted: &BTreeSet<u32>) {
+        let missing = |inode: &u32| !self.known.contains_key(inode);
+        let pause = if wanted.iter().any(missing) { RETRY } else { REPEAT };
+        let fresh = wanted.iter().any(|inode| missing(inode) && !self.searched.contains(inode));
+        if fresh || self.last_round.is_none_or(|at| now.saturating_sub(at) >= pause) {
+            self.last_round = Some(now);
+            self.round = Some(Round {
+                wanted: wanted.clone(),
+                processes: processes(&self.proc).into_iter(),
+                current: None,
+                denied: 0,
+            });
+        }
+    }
+
     /// Drops holders that have closed the socket or ended.
     fn check(&mut self) -> bool {
-        let all = |known: &BTreeMap<u32, BTreeMap<u32, u32>>| -> Vec<(u32, u32, u32)> {
-            known
-                .iter()
-                .flat_map(|(inode, holders)| holders.iter().map(move |(pid, fd)| (*inode, *pid, *fd)))
-                .collect()
+        let first = self.next_check;
+        let each = |(inode, holders): (&u32, &BTreeMap<u32, u32>)| {
+            let inode = *inode;
+            holders.iter().map(move |(pid, fd)| (inode, *pid, *fd)).collect::<Vec<_>>()
         };
-        let holders = all(&self.known);
-        let start = holders.partition_point(|(inode, pid, _)| (*inode, *pid) < self.next_check);
+        let after = self.known.range(first.0..).flat_map(each);
+        let after = after.filter(|(inode, pid, _)| (*inode, *pid) >= first);
+        let before = self.known.iter().flat_map(each).take_while(|(inode, pid, _)| (*inode, *pid) < first);
+        let next: Vec<(u32, u32, u32)> = after.chain(before).take(CHECKS_AT_ONCE).collect();
         let mut changed = false;
-        for (inode, pid, fd) in holders.iter().cycle().skip(start).take(CHECKS_PER_TICK.min(holders.len())) {
-            self.next_check = (*inode, pid.saturating_add(1));
-            if socket_of(&self.proc.join(format!("{pid}/fd/{fd}"))) == Some(*inode) {
+        for (inode, pid, fd) in next {
+            self.next_check = (inode, pid.saturating_add(1));
+            if socket_of(&self.proc.join(format!("{pid}/fd/{fd}"))) == Some(inode) {
                 continue;
             }
             changed = true;
-            if let Some(of_socket) = self.known.get_mut(inode) {
-                of_socket.remove(pid);
+            if let Some(of_socket) = self.known.get_mut(&inode) {
+                of_socket.remove(&pid);
                 if of_socket.is_empty() {
-                    self.known.remove(inode);
+                    self.known.remove(&inode);
                     // Whoever holds it now is looked for at once.
-                    self.searched.remove(inode);
+                    self.searched.remove(&inode);
                 }
             }
         }
@@ -218,11 +234,11 @@ mod tests {
         descriptor(proc.path(), 11, 5, "/dev/null");
         let wanted = BTreeSet::from([77]);
         let mut holders = Holders::new(proc.path().to_owned());
-        assert!(holders.update(Duration::ZERO, &wanted));
+        assert!(holders.update(Duration::ZERO, &wanted, false));
         assert_eq!(pids(&holders, 77), [10, 11]);
         assert!(holders.of(78).next().is_none(), "nobody asked");
         fs::remove_dir_all(proc.path().join("10")).unwrap();
-        assert!(holders.update(Duration::ZERO, &wanted));
+        assert!(holders.update(CHECK_REST, &wanted, false));
         assert_eq!(pids(&holders, 77), [11]);
     }
 
@@ -232,10 +248,10 @@ mod tests {
         descriptor(proc.path(), 10, 3, "socket:[77]");
         let wanted = BTreeSet::from([77]);
         let mut holders = Holders::new(proc.path().to_owned());
-        holders.update(Duration::ZERO, &wanted);
+        holders.update(Duration::ZERO, &wanted, false);
         fs::remove_file(proc.path().join("10/fd/3")).unwrap();
         descriptor(proc.path(), 10, 3, "socket:[99]");
-        holders.update(Duration::ZERO, &wanted);
+        holders.update(CHECK_REST, &wanted, false);
         assert!(pids(&holders, 77).is_empty());
     }
 
@@ -249,7 +265,7 @@ mod tests {
         let wanted = BTreeSet::from([77]);
         let mut holders = Holders::new(proc.path().to_owned());
         let ticks = (0..10).take_while(|_| {
-            holders.update(Duration::ZERO, &wanted);
+            holders.update(Duration::ZERO, &wanted, false);
             pids(&holders, 77).is_empty() || !holders.has_searched(77)
         });
         let ticks = ticks.count();
@@ -262,12 +278,12 @@ mod tests {
         fs::create_dir(proc.path().join("1")).unwrap();
         let wanted = BTreeSet::from([77]);
         let mut holders = Holders::new(proc.path().to_owned());
-        holders.update(Duration::ZERO, &wanted);
+        holders.update(Duration::ZERO, &wanted, false);
         assert!(holders.has_searched(77));
         descriptor(proc.path(), 10, 3, "socket:[77]");
-        holders.update(RETRY / 2, &wanted);
+        holders.update(RETRY / 2, &wanted, false);
         assert!(pids(&holders, 77).is_empty());
-        holders.update(RETRY, &wanted);
+        holders.update(RETRY, &wanted, false);
         assert_eq!(pids(&holders, 77), [10]);
     }
 
@@ -278,7 +294,7 @@ mod tests {
         let mut holders = Holders::new(PathBuf::from("/proc"));
         let wanted = BTreeSet::from([inode]);
         for _ in 0..10_000 {
-            holders.update(Duration::ZERO, &wanted);
+            holders.update(Duration::ZERO, &wanted, false);
             if holders.has_searched(inode) {
                 break;
             }

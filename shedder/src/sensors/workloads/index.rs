@@ -28,6 +28,8 @@ pub(super) struct CgroupIndex {
     started: Option<Duration>,
     /// Ids that the last complete walk did not find.
     missing: BTreeSet<u64>,
+    /// Every id that was wanted last is known.
+    complete: bool,
 }
 
 impl CgroupIndex {
@@ -42,11 +44,21 @@ impl CgroupIndex {
     }
 
     /// Forgets ids that are no longer wanted and looks for those that are unknown. Returns whether any answer
-    /// changed.
-    pub(super) fn update(&mut self, now: Duration, mount: &Path, wanted: &BTreeSet<u64>) -> bool {
+    /// changed. `same_wanted` says that the same ids were wanted last time.
+    pub(super) fn update(
+        &mut self,
+        now: Duration,
+        mount: &Path,
+        wanted: &BTreeSet<u64>,
+        same_wanted: bool,
+    ) -> bool {
+        if same_wanted && self.complete {
+            return false;
+        }
         self.known.retain(|id, _| wanted.contains(id));
         self.missing.retain(|id| wanted.contains(id));
-        if wanted.iter().all(|id| self.known.contains_key(id)) {
+        self.complete = wanted.iter().all(|id| self.known.contains_key(id));
+        if self.complete {
             self.stop();
             return false;
         }
@@ -141,13 +153,13 @@ mod tests {
         fs::create_dir_all(&deep).unwrap();
         let mut index = CgroupIndex::default();
         let wanted = BTreeSet::from([id(&deep), id(mount.path())]);
-        assert!(index.update(Duration::ZERO, mount.path(), &wanted));
+        assert!(index.update(Duration::ZERO, mount.path(), &wanted, false));
         assert_eq!(index.path(id(&deep)), Some(Path::new("/a/b/c.service")));
         assert_eq!(index.path(id(mount.path())), Some(Path::new("/")));
-        assert!(!index.update(Duration::ZERO, mount.path(), &wanted), "nothing new");
-        index.update(Duration::ZERO, mount.path(), &BTreeSet::new());
+        assert!(!index.update(Duration::ZERO, mount.path(), &wanted, false), "nothing new");
+        index.update(Duration::ZERO, mount.path(), &BTreeSet::new(), false);
         assert_eq!(index.path(id(&deep)), None);
-        index.update(Duration::ZERO, mount.path(), &wanted);
+        index.update(Duration::ZERO, mount.path(), &wanted, false);
         assert_eq!(index.path(id(&deep)), Some(Path::new("/a/b/c.service")));
     }
 
@@ -160,9 +172,9 @@ mod tests {
         let last = fs::read_dir(mount.path()).unwrap().last().unwrap().unwrap();
         let wanted = BTreeSet::from([last.ino()]);
         let mut index = CgroupIndex::default();
-        index.update(Duration::ZERO, mount.path(), &wanted);
+        index.update(Duration::ZERO, mount.path(), &wanted, false);
         assert_eq!(index.path(last.ino()), None, "the budget of one tick is spent");
-        index.update(Duration::ZERO, mount.path(), &wanted);
+        index.update(Duration::ZERO, mount.path(), &wanted, false);
         assert!(index.path(last.ino()).is_some());
     }
 
@@ -171,27 +183,27 @@ mod tests {
         let mount = tempfile::tempdir().unwrap();
         let mut index = CgroupIndex::default();
         let absent = BTreeSet::from([u64::MAX]);
-        assert!(index.update(Duration::ZERO, mount.path(), &absent));
+        assert!(index.update(Duration::ZERO, mount.path(), &absent, false));
         assert!(index.is_missing(u64::MAX));
         let new = mount.path().join("new");
         fs::create_dir(&new).unwrap();
         let both = BTreeSet::from([u64::MAX, id(&new)]);
-        index.update(Duration::ZERO, mount.path(), &both);
+        index.update(Duration::ZERO, mount.path(), &both, false);
         assert_eq!(index.path(id(&new)), Some(Path::new("/new")), "a new id is sought at once");
         let newer = mount.path().join("newer");
         fs::create_dir(&newer).unwrap();
         index.missing.insert(id(&newer));
         let all = BTreeSet::from([u64::MAX, id(&newer)]);
-        index.update(RETRY / 2, mount.path(), &all);
+        index.update(RETRY / 2, mount.path(), &all, false);
         assert_eq!(index.path(id(&newer)), None);
-        index.update(RETRY, mount.path(), &all);
+        index.update(RETRY, mount.path(), &all, false);
         assert_eq!(index.path(id(&newer)), Some(Path::new("/newer")));
     }
 
     #[test]
     fn a_mount_that_is_not_there_ends_the_walk() {
         let mut index = CgroupIndex::default();
-        index.update(Duration::ZERO, Path::new("/nonexistent"), &BTreeSet::from([5]));
+        index.update(Duration::ZERO, Path::new("/nonexistent"), &BTreeSet::from([5]), false);
         assert!(index.is_missing(5));
     }
 }

@@ -15,15 +15,23 @@ use self::holders::Holders;
 use self::index::CgroupIndex;
 use self::layout::Layout;
 use super::context::ListenerFact;
-use super::reading::Unavailable;
+use super::reading::{CgroupPath, Unavailable};
 use super::source::{Source, under};
+use super::turns::{Due, Turns};
 
 /// How often the cgroups of a process are read again, and the mounts where no hierarchy was found.
 const REFRESH: Duration = Duration::from_secs(10);
+/// Processes whose cgroups are read in one tick.
+const MEMBERSHIPS_PER_TICK: usize = 64;
 /// So many workloads are read at every tick; where there are more, each takes its turn.
 const EVERY_TICK: usize = 16;
 /// Where workloads take turns, those first seen at once are read at this many different times.
 const PHASES: u32 = 16;
+/// The pressure of so many workloads is read at every tick.
+const PRESSURE_EVERY_TICK: usize = 50;
+/// That of so many at every second tick. With more, that of half as many in each, but none is left out for longer than
+/// the pace.
+const PRESSURE_EVERY_SECOND: usize = 200;
 
 /// A cgroup that owns a listener of a policy's port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,8 +46,11 @@ pub struct Workload {
 #[derive(Debug, Default)]
 struct Tracked {
     workload: Workload,
+    ports: BTreeSet<u16>,
     due_at: Option<Duration>,
     due: bool,
+    pressure: Due,
+    pressure_due: bool,
 }
 
 /// What `/proc/PID/cgroup` says, below the mounts.
@@ -57,11 +68,19 @@ pub struct Workloads {
     layout_read: Option<Duration>,
     index: CgroupIndex,
     holders: Holders,
+    /// When each is due to be read again.
     memberships: BTreeMap<u32, (Duration, Membership)>,
-    listeners: BTreeSet<(u16, u32, Option<u64>)>,
-    workloads: BTreeMap<PathBuf, Tracked>,
+    memberships_due: Duration,
+    listeners: Vec<(u16, u32, Option<u64>)>,
+    /// Since the last update.
+    same_listeners: bool,
+    /// Of the listeners.
+    inodes: BTreeSet<u32>,
+    ids: BTreeSet<u64>,
+    workloads: BTreeMap<CgroupPath, Tracked>,
     pace: Duration,
-    cgroups: BTreeMap<u16, BTreeSet<PathBuf>>,
+    turns: Turns,
+    cgroups: BTreeMap<u16, BTreeSet<CgroupPath>>,
     processes: BTreeMap<u16, BTreeSet<u32>>,
     unresolved: BTreeSet<u16>,
     changes: u64,
@@ -78,9 +97,14 @@ impl Workloads {
             index: CgroupIndex::default(),
             holders: Holders::new(under(root, "proc")),
             memberships: BTreeMap::new(),
-            listeners: BTreeSet::new(),
+            memberships_due: Duration::ZERO,
+            listeners: Vec::new(),
+            same_listeners: true,
+            inodes: BTreeSet::new(),
+            ids: BTreeSet::new(),
             workloads: BTreeMap::new(),
             pace: Duration::ZERO,
+            turns: Turns::default(),
             cgroups: BTreeMap::new(),
             processes: BTreeMap::new(),
             unresolved: BTreeSet::new(),
@@ -89,14 +113,27 @@ impl Workloads {
     }
 
     /// Every workload by its path below the cgroup mount. The root of a hierarchy is the host and not among them.
-    pub fn iter(&self) -> impl Iterator<Item = (&Path, &Workload)> {
-        self.workloads.iter().map(|(path, tracked)| (path.as_path(), &tracked.workload))
+    pub fn iter(&self) -> impl Iterator<Item = (&CgroupPath, &Workload)> {
+        self.workloads.iter().map(|(path, tracked)| (path, &tracked.workload))
     }
 
-    /// The workloads whose turn to be read is in this tick: all of them unless they are many.
-    pub fn due(&self) -> impl Iterator<Item = (&Path, &Workload)> {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.workloads.len()
+    }
+
+    /// The workloads whose turn to be read is in this tick: all of them unless they are more than sixteen, and then
+    /// each of them within the pace.
+    pub fn due(&self) -> impl Iterator<Item = (&CgroupPath, &Workload)> {
         let due = self.workloads.iter().filter(|(_, tracked)| tracked.due);
-        due.map(|(path, tracked)| (path.as_path(), &tracked.workload))
+        due.map(|(path, tracked)| (path, &tracked.workload))
+    }
+
+    /// For each workload, in the order of [`Workloads::iter`], whether its pressure is read in this tick: of up to 200
+    /// each at least at every second one, of more each within the pace.
+    pub fn due_for_pressure(&self) -> impl Iterator<Item = bool> {
+        self.workloads.values().map(|tracked| tracked.pressure_due)
     }
 
     /// How long a workload's turn may be away where they are many. Below the time from which a reading is stale.
@@ -112,21 +149,32 @@ impl Workloads {
 
     /// Whether a workload of this path is there.
     #[must_use]
-    pub fn contains(&self, path: &Path) -> bool {
+    pub fn contains(&self, path: &CgroupPath) -> bool {
         self.workloads.contains_key(path)
+    }
+
+    /// The workload of this path.
+    #[must_use]
+    pub fn get(&self, path: &CgroupPath) -> Option<&Workload> {
+        self.workloads.get(path).map(|tracked| &tracked.workload)
+    }
+
+    /// The ports that a workload serves.
+    pub fn ports_of(&self, path: &CgroupPath) -> impl Iterator<Item = u16> {
+        self.workloads.get(path).into_iter().flat_map(|tracked| tracked.ports.iter().copied())
     }
 
     /// The workloads whose listeners serve this port; with a hybrid layout one listener may have two.
     pub fn cgroups_of(&self, port: u16) -> impl Iterator<Item = &Path> {
-        self.cgroups.get(&port).into_iter().flatten().map(PathBuf::as_path)
+        self.cgroups.get(&port).into_iter().flatten().map(CgroupPath::as_path)
     }
 
     /// The ports among these that a workload serves, each with its workloads.
     pub fn served(
         &self,
         ports: RangeInclusive<u16>,
-    ) -> impl Iterator<Item = (u16, impl Iterator<Item = &Path>)> {
-        self.cgroups.range(ports).map(|(port, cgroups)| (*port, cgroups.iter().map(PathBuf::as_path)))
+    ) -> impl Iterator<Item = (u16, impl Iterator<Item = &CgroupPath>)> {
+        self.cgroups.range(ports).map(|(port, cgroups)| (*port, cgroups.iter()))
     }
 
     /// The processes that hold a listener of this port.
@@ -139,13 +187,11 @@ impl Workloads {
         }
         let mut inodes = self.listeners.iter().filter(|(of, _, _)| *of == port).map(|(_, inode, _)| *inode);
         Err(Unavailable::new(if !inodes.all(|inode| self.holders.has_searched(inode)) {
-            "the process that holds the listener is still being looked for".to_owned()
+            "the process that holds the listener is still being looked for"
         } else if self.holders.denied() > 0 {
             "no process found that holds the listener; some may not be read: run with CAP_SYS_PTRACE"
-                .to_owned()
         } else {
             "no process found that holds the listener; it may run in another PID namespace: run with hostPID"
-                .to_owned()
         }))
     }
 
@@ -155,21 +201,30 @@ impl Workloads {
         &self.unresolved
     }
 
-    /// Follows the listeners of this tick.
-    pub fn update(&mut self, now: Duration, listeners: &[ListenerFact]) {
-        let mut changed = self.find_layout(now);
-        let keys = listeners.iter().map(|fact| (fact.port, fact.inode, fact.cgroup_id)).collect();
+    /// The listeners that there are from now on.
+    pub fn set_listeners(&mut self, listeners: &[ListenerFact]) {
+        let mut keys: Vec<_> = listeners.iter().map(|fact| (fact.port, fact.inode, fact.cgroup_id)).collect();
+        keys.sort_unstable();
+        keys.dedup();
         if self.listeners != keys {
+            self.inodes = keys.iter().map(|(_, inode, _)| *inode).filter(|inode| *inode != 0).collect();
+            self.ids = keys.iter().filter_map(|(_, _, id)| *id).collect();
             self.listeners = keys;
-            changed = true;
+            self.same_listeners = false;
         }
-        let inodes = self.listeners.iter().map(|(_, inode, _)| *inode).filter(|inode| *inode != 0).collect();
-        changed |= self.holders.update(now, &inodes);
+    }
+
+    /// Follows who owns the listeners.
+    pub fn update(&mut self, now: Duration) {
+        let same_listeners = std::mem::replace(&mut self.same_listeners, true);
+        let mut changed = self.find_layout(now) || !same_listeners;
+        changed |= self.holders.update(now, &self.inodes, same_listeners);
         if let Some(mount) = &self.layout.unified {
-            let ids = self.listeners.iter().filter_map(|(_, _, id)| *id).collect();
-            changed |= self.index.update(now, &mount.point, &ids);
+            changed |= self.index.update(now, &mount.point, &self.ids, same_listeners);
         }
-        changed |= self.read_memberships(now);
+        if changed || now >= self.memberships_due {
+            changed |= self.read_memberships(now);
+        }
         if changed {
             self.rebuild();
         }
@@ -177,14 +232,25 @@ impl Workloads {
     }
 
     fn take_turns(&mut self, now: Duration) {
-        let few = self.workloads.len() <= EVERY_TICK;
-        for (phase, tracked) in (0..PHASES).cycle().zip(self.workloads.values_mut()) {
+        self.turns.next();
+        let count = self.workloads.len();
+        let few = count <= EVERY_TICK;
+        let turns = if count <= PRESSURE_EVERY_TICK {
+            1
+        } else if count <= PRESSURE_EVERY_SECOND {
+            2
+        } else {
+            count.div_ceil(PRESSURE_EVERY_SECOND / 2)
+        };
+        for ((place, phase), tracked) in (0..count).zip((0..PHASES).cycle()).zip(self.workloads.values_mut())
+        {
             tracked.due = few || tracked.due_at.is_none_or(|at| now >= at);
             if tracked.due {
                 let first = tracked.due_at.is_none();
                 let pause = if first { self.pace * (phase + 1) / PHASES } else { self.pace };
                 tracked.due_at = Some(now.saturating_add(pause));
             }
+            tracked.pressure_due = self.turns.is_due(place, turns, now, self.pace, &mut tracked.pressure);
         }
     }
 
@@ -198,6 +264,7 @@ impl Workloads {
         self.layout != Layout::default()
     }
 
+    /// The cgroups of the processes that hold a listener, so many in a tick.
     fn read_memberships(&mut self, now: Duration) -> bool {
         let holding: BTreeSet<u32> =
             self.listeners.iter().flat_map(|(_, inode, _)| self.holders.of(*inode)).collect();
@@ -205,16 +272,30 @@ impl Workloads {
         self.memberships.retain(|pid, _| holding.contains(pid));
         let mut changed = before != self.memberships.len();
         let mut source = Source::default();
-        for pid in holding {
-            if self.memberships.get(&pid).is_some_and(|(at, _)| now.saturating_sub(*at) < REFRESH) {
+        let mut left = MEMBERSHIPS_PER_TICK;
+        self.memberships_due = now.saturating_add(REFRESH);
+        for (phase, pid) in (0..PHASES).cycle().zip(holding) {
+            let known = self.memberships.get(&pid);
+            if let Some((due_at, _)) = known
+                && now < *due_at
+            {
+                self.memberships_due = self.memberships_due.min(*due_at);
                 continue;
             }
+            let Some(fewer) = left.checked_sub(1) else {
+                self.memberships_due = now;
+                break;
+            };
+            left = fewer;
             let path = under(&self.root, format!("proc/{pid}/cgroup"));
             let membership = source
                 .read(&path)
                 .map_or_else(|_| Membership::default(), |text| self.layout.membership(text));
-            changed |= self.memberships.get(&pid).is_none_or(|(_, known)| *known != membership);
-            self.memberships.insert(pid, (now, membership));
+            changed |= known.is_none_or(|(_, known)| *known != membership);
+            let phases = if known.is_some() { PHASES } else { phase + 1 };
+            let due_at = now.saturating_add(REFRESH * phases / PHASES);
+            self.memberships_due = self.memberships_due.min(due_at);
+            self.memberships.insert(pid, (due_at, membership));
         }
         changed
     }
@@ -251,7 +332,10 @@ impl Workloads {
             }
         }
         for (path, tracked) in &mut self.workloads {
-            tracked.due_at = before.remove(path).and_then(|before| before.due_at);
+            if let Some(before) = before.remove(path) {
+                tracked.due_at = before.due_at;
+                tracked.pressure = before.pressure;
+            }
         }
     }
 
@@ -275,8 +359,11 @@ impl Workloads {
         if path == Path::new("/") {
             return None;
         }
-        self.cgroups.entry(port).or_default().insert(path.to_owned());
-        Some(&mut self.workloads.entry(path.to_owned()).or_default().workload)
+        let path = CgroupPath::new(path);
+        self.cgroups.entry(port).or_default().insert(path.clone());
+        let tracked = self.workloads.entry(path).or_default();
+        tracked.ports.insert(port);
+        Some(&mut tracked.workload)
     }
 }
 

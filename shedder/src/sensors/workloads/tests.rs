@@ -48,7 +48,8 @@ impl Host {
                 cgroup_id: *cgroup_id,
             })
             .collect();
-        self.workloads.update(Duration::from_secs(seconds), &facts);
+        self.workloads.set_listeners(&facts);
+        self.workloads.update(Duration::from_secs(seconds));
     }
 
     fn cgroups(&self, port: u16) -> Vec<&str> {
@@ -173,12 +174,13 @@ fn the_id_of_a_real_cgroup_is_its_inode() {
     let mut workloads = Workloads::new(Path::new("/"));
     let listener = ListenerFact { port: 80, inode: 0, accept_queue: 0, backlog: 1, cgroup_id: Some(id) };
     for second in 0..1_000 {
-        workloads.update(Duration::from_secs(second), &[listener]);
+        workloads.set_listeners(&[listener]);
+        workloads.update(Duration::from_secs(second));
         if workloads.iter().next().is_some() {
             break;
         }
     }
     let (path, workload) = workloads.iter().next().expect("found");
-    assert_eq!(path.file_name(), cgroup.path().file_name());
+    assert_eq!(path.as_path().file_name(), cgroup.path().file_name());
     assert_eq!(workload.unified.as_deref(), Some(cgroup.path()));
 }
