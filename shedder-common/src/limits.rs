@@ -110,9 +110,9 @@ pub struct PolicyState {
     /// Live connections that `track_connections` has counted and not yet uncounted.
     pub active: u64,
     /// As [`crate::service::Service`].
-    pub service: [u64; 16],
+    pub service: [u64; 17],
     /// Keeps the entry a multiple of a cache line.
-    pub reserved: [u64; 5],
+    pub reserved: [u64; 4],
 }
 
 /// What is known of a source CIDR; the `u32` value of `SOURCES`.

@@ -7,7 +7,9 @@ use crate::judge::Cell;
 use crate::opaque::{blurred, low_half};
 
 /// What is known of how a port is served; all zero is nothing. Connections are those of all listeners together: where
-/// several share a port they seem to be served faster than each is, and the age alone decides.
+/// several share a port they seem to be served faster than each is, and mostly the age alone decides.
+///
+/// CPUs change the words at the same time. What they make of each other's is wrong for a span or a period at most.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Service<W> {
@@ -21,6 +23,8 @@ pub struct Service<W> {
     pub mark_accepted: W,
     /// Mean time from one `accept` to the next while connections waited, nanoseconds; 0 is unknown.
     pub interval_ns: W,
+    /// What a single span said, nanoseconds, which another must confirm; 0 where none did.
+    pub unconfirmed_ns: W,
     /// When that was last measured, microseconds.
     pub measured_us: W,
     /// Who is on the way.
@@ -63,9 +67,13 @@ pub struct Approach<W> {
 const SPAN_MIN_US: u64 = 12_000;
 const SPAN_MAX_US: u64 = 100_000;
 
-/// Spans without one `accept` after which the application is stalled rather than slow. The age tells of a stall;
-/// as a measure of speed it would be believed when the stall is over.
-const STALLED_SPANS: u64 = 4;
+/// A span that was not looked at for so long is none: nobody asked, or the application is stalled rather than slow.
+/// The age tells of a stall; as a measure of speed it would be believed when the stall is over.
+const SPANS_MAX: u64 = 4;
+
+/// With so many accepts a span is believed at once. A short stall ends in a span with few, and all of a slow application's
+/// have few: these another must confirm.
+const SERVED_MANY: u64 = 8;
 
 /// For how many spans a measurement is believed. An overload makes a new one with every span; where none is made,
 /// the application may have become faster.
@@ -79,7 +87,7 @@ const PERIOD_MIN_US: u64 = 8_000;
 const PERIOD_MAX_US: u64 = 250_000;
 
 /// One in fixed point.
-const ONE: u64 = 256;
+const ONE: u64 = 1 << 12;
 
 impl<W: Cell> Service<W> {
     /// `depth` connections wait, the oldest of which was established at `oldest_us`, 0 where that is unknown.
@@ -104,13 +112,17 @@ impl<W: Cell> Service<W> {
     pub fn expected_ns(&self, depth: u32, now_us: u64, limit_us: u32) -> u64 {
         let approaching = self.approach.count(self.admitted.load(), self.established.load(), now_us);
         let round_trip_us = self.approach.round_trip_us.load() & u32::MAX as u64;
-        let believed_us = span_us(limit_us) * BELIEVED_SPANS + round_trip_us;
-        if now_us.wrapping_sub(self.measured_us.load()) > believed_us {
+        if !self.is_believed(now_us, span_us(limit_us) * BELIEVED_SPANS + round_trip_us) {
             return 0;
         }
         // While it is on the way itself, others are served.
         let before = (depth as u64 + approaching).wrapping_mul(self.interval_ns.load() & u32::MAX as u64);
         before.saturating_sub(round_trip_us * 1000)
+    }
+
+    #[inline(always)]
+    fn is_believed(&self, now_us: u64, believed_us: u64) -> bool {
+        now_us.wrapping_sub(self.measured_us.load()) <= believed_us
     }
 
     /// Time is measured only where the application had work throughout: the oldest connection already waited when
@@ -119,22 +131,40 @@ impl<W: Cell> Service<W> {
     fn measure(&self, accepted: u64, oldest_us: u64, now_us: u64, span_us: u64) {
         let mark_us = self.mark_us.load();
         let elapsed_us = now_us.wrapping_sub(mark_us);
-        if mark_us == 0 || oldest_us > mark_us || now_us < mark_us {
-            self.begin(now_us, accepted);
+        if mark_us == 0 || oldest_us > mark_us || elapsed_us >= span_us * SPANS_MAX {
+            self.unconfirmed_ns.store(0);
         } else if elapsed_us >= span_us {
             let served = accepted.wrapping_sub(self.mark_accepted.load());
-            // Beyond that the counts do not fit: the age decides.
-            if served != 0 && served <= u32::MAX as u64 {
-                let interval_ns = self.interval_ns.load();
-                let sample_ns = elapsed_us.wrapping_mul(1000) / served;
-                let mean_ns = if interval_ns == 0 { sample_ns } else { (interval_ns * 3 + sample_ns) >> 2 };
-                self.interval_ns.store(mean_ns);
-                self.measured_us.store(now_us);
-                self.begin(now_us, accepted);
-            } else if elapsed_us >= span_us * STALLED_SPANS {
-                self.begin(now_us, accepted);
+            // Beyond that the counts do not fit.
+            if served == 0 || served > u32::MAX as u64 {
+                return;
             }
+            self.sample(elapsed_us.wrapping_mul(1000) / served, served, now_us, span_us);
+        } else {
+            return;
         }
+        self.mark_accepted.store(accepted);
+        self.mark_us.store(now_us);
+    }
+
+    #[inline(always)]
+    fn sample(&self, sample_ns: u64, served: u64, now_us: u64, span_us: u64) {
+        let known_ns = self.interval_ns.load();
+        let unconfirmed_ns = self.unconfirmed_ns.load();
+        let interval_ns = if known_ns != 0 && self.is_believed(now_us, span_us * BELIEVED_SPANS) {
+            // What seems to be slower at once may be a stall.
+            let most_ns = known_ns.wrapping_mul(2);
+            (known_ns * 3 + if sample_ns < most_ns { sample_ns } else { most_ns }) >> 2
+        } else if unconfirmed_ns != 0 {
+            if unconfirmed_ns < sample_ns { unconfirmed_ns } else { sample_ns }
+        } else if served >= SERVED_MANY {
+            sample_ns
+        } else {
+            self.unconfirmed_ns.store(sample_ns);
+            return;
+        };
+        self.interval_ns.store(interval_ns & u32::MAX as u64);
+        self.measured_us.store(now_us);
     }
 
     /// The application has caught up. How slow it was is believed only until it can be measured again, if more
@@ -146,12 +176,6 @@ impl<W: Cell> Service<W> {
         if measured_us > doubtful_us {
             self.measured_us.store(doubtful_us);
         }
-    }
-
-    #[inline(always)]
-    fn begin(&self, now_us: u64, accepted: u64) {
-        self.mark_accepted.store(accepted);
-        self.mark_us.store(now_us);
     }
 }
 
@@ -181,11 +205,11 @@ impl<W: Cell> Approach<W> {
             self.least.store(missing);
         }
         let (least, before) = (self.least.load(), self.least_before.load());
-        let excess = missing.wrapping_sub(if is_less(before, least) { before } else { least });
+        let excess = beyond(missing, if is_less(before, least) { before } else { least });
 
         let (begun, begun_before) = (self.admitted.load(), self.admitted_before.load());
-        let earlier = begun.wrapping_sub(begun_before) >> u64::from(elapsed_us >= period_us / 2);
-        let lately = admitted.wrapping_sub(begun).wrapping_add(earlier) & (u32::MAX >> 8) as u64;
+        let earlier = beyond(begun, begun_before) >> u64::from(elapsed_us >= period_us / 2);
+        let lately = (beyond(admitted, begun) + earlier) & (u32::MAX >> 8) as u64;
         let arriving = lately.wrapping_mul(ONE - (self.lost.load() & (ONE - 1))) / ONE;
         let approaching = if excess < arriving { excess } else { arriving };
         u64::from(blurred::<{ 1 << 32 }>(low_half(approaching)))
@@ -221,8 +245,12 @@ impl<W: Cell> Approach<W> {
             0
         };
         let lost = self.lost.load() & (ONE - 1);
-        // Slowly up, at once down: on doubt it is on the way.
-        self.lost.store(if sample < lost { sample } else { lost + ((sample - lost) >> 3) });
+        // Sooner down than up: what an overload drops at its beginning is not lost for ever.
+        self.lost.store(if sample < lost {
+            lost - ((lost - sample) >> 2)
+        } else {
+            lost + ((sample - lost + 7) >> 3)
+        });
     }
 }
 
@@ -232,6 +260,13 @@ fn mean<W: Cell>(word: &W, sample: u64) -> u64 {
     let mean = ((word.load() & (u64::MAX >> 16)) * 7 + sample * ONE) >> 3;
     word.store(mean);
     mean
+}
+
+/// How far one count is beyond another. It may seem to lie behind, where another CPU has gone on meanwhile.
+#[inline(always)]
+const fn beyond(count: u64, other: u64) -> u64 {
+    let difference = count.wrapping_sub(other);
+    if difference.cast_signed() < 0 { 0 } else { difference & u32::MAX as u64 }
 }
 
 /// Of two's complement numbers.
@@ -250,5 +285,51 @@ const fn span_us(limit_us: u32) -> u64 {
         SPAN_MAX_US
     } else {
         third
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell as StdCell;
+
+    use super::*;
+
+    /// A word whose exchange another CPU always wins.
+    #[derive(Debug, Default)]
+    struct Raced(StdCell<u64>);
+
+    impl Cell for Raced {
+        fn load(&self) -> u64 {
+            self.0.get()
+        }
+
+        fn compare_exchange(&self, _old: u64, _new: u64) -> bool {
+            false
+        }
+
+        fn store(&self, value: u64) {
+            self.0.set(value);
+        }
+
+        fn add(&self, amount: u64) {
+            self.0.set(self.0.get().wrapping_add(amount));
+        }
+    }
+
+    /// The other admitted one more and began the period, after this one had loaded the counts.
+    #[test]
+    fn counts_that_another_cpu_has_moved_on_make_nobody_wait() {
+        let (service, now_us) = (Service::<Raced>::default(), 1_000_000_000);
+        service.approach.since_us.store(now_us - 20_000);
+        service.approach.admitted.store(101);
+        service.approach.admitted_before.store(101);
+        service.approach.established.store(100);
+        service.approach.least.store(1);
+        service.approach.least_before.store(1);
+        service.admitted.store(100);
+        service.established.store(100);
+        service.interval_ns.store(1000);
+        service.measured_us.store(now_us);
+        assert_eq!(service.expected_ns(0, now_us, 100_000), 0);
     }
 }

@@ -96,7 +96,7 @@ pub struct State<W> {
     /// How fast its connections are accepted.
     pub service: Service<W>,
     /// As there.
-    pub reserved: [W; 5],
+    pub reserved: [W; 4],
 }
 
 /// What must be known of a listener; reading the rest would cost something and tell nothing.

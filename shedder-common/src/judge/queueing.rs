@@ -15,6 +15,8 @@ const POLICY: u32 = 1;
 const LIMIT_US: u32 = 50_000;
 /// 1,600 connections a second.
 const SERVICE_US: u64 = 625;
+/// Short stalls and pages with several connections are usual.
+const PAGE: u64 = 6;
 /// The clock of the programs stands still for so long.
 const CLOCK_STEP_NS: u64 = 4_000_000;
 const BACKLOG: u32 = 1023;
@@ -34,6 +36,7 @@ struct Line {
     false_per_second: u64,
     now_us: u64,
     free_us: u64,
+    service_us: u64,
     waits_us: Vec<u64>,
     refused: usize,
     attempts: u32,
@@ -61,6 +64,7 @@ impl Line {
             false_per_second: 0,
             now_us: START_US,
             free_us: START_US,
+            service_us: SERVICE_US,
             waits_us: Vec::new(),
             refused: 0,
             attempts: 0,
@@ -112,7 +116,7 @@ impl Line {
                 return;
             }
             self.waits_us.push(accepted_us - established_us);
-            self.free_us = accepted_us + SERVICE_US;
+            self.free_us = accepted_us + self.service_us;
             self.queue.pop_front();
         }
     }
@@ -263,4 +267,82 @@ fn classes_with_more_of_the_limit_get_all_that_they_ask_for() {
             assert!((7_920..=8_001).contains(&served), "{case}: {served} served in 5 s");
         }
     }
+}
+
+/// Whether a connection that comes now would wait for less than half of the limit, and the oldest waits less than it.
+fn would_be_served_soon(line: &Line) -> bool {
+    let ahead = (line.queue.len() + line.approaching.len()) as u64 * line.service_us;
+    let wait_us = (line.free_us.saturating_sub(line.now_us) + ahead).saturating_sub(line.round_trip_us);
+    let age_us = line.queue.front().map_or(0, |established_us| line.now_us - established_us);
+    wait_us < u64::from(LIMIT_US / 2) && age_us < u64::from(LIMIT_US)
+}
+
+/// Uneven arrivals, in pages too, at a server that now and then stands still for a moment: what such a moment makes
+/// of the measurement must not keep out those who come when it is over.
+#[test]
+fn a_server_that_stalls_now_and_then_keeps_out_nobody_in_between() {
+    for (service_us, per_second, stall_us) in [
+        (500, 1500, 30_000),
+        (500, 1500, 45_000),
+        (500, 1500, 60_000),
+        (500, 20, 300_000),
+        (2000, 300, 45_000),
+    ] {
+        for round_trip_us in [200, 30_000] {
+            let mut line = Line::new();
+            (line.service_us, line.round_trip_us) = (service_us, round_trip_us);
+            let (mut random, mut due_us, mut stall_due_us) = (88_172_645_463_325_252_u64, START_US, START_US);
+            let mut wrong = 0;
+            while due_us < START_US + 60_000_000 {
+                if due_us >= stall_due_us {
+                    line.step(stall_due_us);
+                    line.free_us = line.free_us.max(stall_due_us) + stall_us;
+                    stall_due_us += 1_000_000;
+                }
+                for _ in 0..if next(&mut random) % 6 == 0 { PAGE } else { 1 } {
+                    line.step(due_us);
+                    let soon = would_be_served_soon(&line);
+                    match line.ask() {
+                        Outcome::Admit => line.approaching.push_back(due_us + round_trip_us),
+                        _ => wrong += u32::from(soon),
+                    }
+                    due_us += 50;
+                }
+                // A page and five single ones are eleven.
+                due_us += next(&mut random) % (2_000_000 * 11 / 6 / per_second);
+            }
+            let asked = line.attempts;
+            assert!(wrong * 300 <= asked, "{per_second}/s, {stall_us} us: {wrong} of {asked} kept out");
+        }
+    }
+}
+
+/// xorshift64
+fn next(random: &mut u64) -> u64 {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random
+}
+
+#[test]
+fn what_was_measured_long_ago_says_nothing() {
+    let mut line = Line::new();
+    line.service_us = 10_000;
+    line.offer(250, 3);
+    // An hour later it is twenty times as fast, and a short burst comes.
+    line.now_us += 3_600_000_000;
+    line.service_us = 500;
+    let refused = line.refused;
+    let began_us = line.now_us;
+    for number in 0..200 {
+        let due_us = began_us + number * 300;
+        line.step(due_us);
+        match line.ask() {
+            Outcome::Admit => line.approaching.push_back(due_us + line.round_trip_us),
+            _ => line.refused += 1,
+        }
+    }
+    line.offer(1500, 1);
+    assert_eq!(line.refused, refused);
 }
