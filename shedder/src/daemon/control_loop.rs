@@ -33,10 +33,6 @@ use crate::net::sockets::{Listener, SocketTables};
 use crate::quota::{self, Demand, QuotaTable};
 use crate::snapshot::{AcceptQueue, SNAPSHOT_VERSION, Snapshot, TICK_BOUNDS_SECONDS, Ticks};
 
-/// How often the socket table is compared with the counts while they agree, and while they do not.
-const RECONCILE_PERIOD: Duration = Duration::from_secs(10);
-const RECONCILE_SOON: Duration = Duration::from_secs(1);
-
 /// How often counters are read for learning rates; whoever looks at a snapshot has them read more often.
 const COUNTERS_PERIOD: Duration = Duration::from_secs(1);
 
@@ -231,9 +227,10 @@ impl ControlLoop {
             offered_below_quota: self.pressure.quiet().clone(),
         });
         if now >= self.due.reconcile || self.has_new_policies() {
+            let begun = clock::monotonic();
             self.reconcile();
-            let soon = self.reconciler.is_restless();
-            self.due.reconcile = now + if soon { RECONCILE_SOON } else { RECONCILE_PERIOD };
+            let look = clock::monotonic().saturating_sub(begun);
+            self.due.reconcile = now + self.reconciler.pause(look);
         }
         self.ticks.total += 1;
     }
@@ -553,7 +550,10 @@ impl ControlLoop {
                 counted_before: before.counted,
                 found,
                 counted_after: after.counted,
-                opened: passed(&after).saturating_sub(passed(&before)),
+                // Who passed earlier may have completed the handshake only now.
+                opened: passed(&after)
+                    .saturating_sub(passed(&before))
+                    .max(after.established.saturating_sub(before.established)),
                 recounted: self.recounted,
             };
             let Some(correction) = self.reconciler.observe(range, seen) else { continue };
