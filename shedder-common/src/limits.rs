@@ -115,6 +115,18 @@ pub struct PolicyState {
     pub reserved: [u64; 4],
 }
 
+impl PolicyState {
+    /// As [`crate::service::Service::established`].
+    #[must_use]
+    pub const fn established(&self) -> u64 {
+        const {
+            assert!(core::mem::offset_of!(crate::service::Service<u64>, established) == 0);
+        }
+        let [established, ..] = self.service;
+        established
+    }
+}
+
 /// What is known of a source CIDR; the `u32` value of `SOURCES`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceRule {

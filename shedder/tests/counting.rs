@@ -76,7 +76,7 @@ fn what_the_host_opens_and_what_others_accept_takes_no_place() {
     let _listener = listener(&net, 8081);
     two_ticks_pass(&daemon);
     assert_eq!(daemon.active(PORT), 0);
-    // Nor does the look into the socket table, which is every ten seconds, change that.
+    // Nor does the look into the socket table, which is every ten seconds at least, change that.
     let looked_at = daemon.status()["ticks"]["total"].as_u64().unwrap() + 125;
     eventually("the socket table was looked at", || {
         daemon.status()["ticks"]["total"].as_u64().unwrap() >= looked_at

@@ -299,7 +299,7 @@ fn a_server_that_stalls_now_and_then_keeps_out_nobody_in_between() {
                     line.free_us = line.free_us.max(stall_due_us) + stall_us;
                     stall_due_us += 1_000_000;
                 }
-                for _ in 0..if next(&mut random) % 6 == 0 { PAGE } else { 1 } {
+                for _ in 0..if next(&mut random).is_multiple_of(6) { PAGE } else { 1 } {
                     line.step(due_us);
                     let soon = would_be_served_soon(&line);
                     match line.ask() {

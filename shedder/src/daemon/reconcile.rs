@@ -2,6 +2,14 @@
 //! that are older than the counting.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often the socket table is looked at, at most and at least.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A pause is so many times as long as the look before it: looking takes 0.05 % of a CPU.
+const PAUSE_PER_LOOK: u32 = 2000;
 
 use super::ranges::{PortRange, Ranges};
 
@@ -90,10 +98,19 @@ impl Reconciler {
         Some(known.correction)
     }
 
+    /// How long to wait until the next look, when the last one took so long.
+    #[must_use]
+    pub(super) fn pause(&self, look: Duration) -> Duration {
+        if self.is_restless() {
+            SHORTEST_PAUSE
+        } else {
+            look.saturating_mul(PAUSE_PER_LOOK).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+        }
+    }
+
     /// Whether the table should be looked at again soon: something is suspected, or connections that only the
     /// table shows are still there.
-    #[must_use]
-    pub(super) fn is_restless(&self) -> bool {
+    fn is_restless(&self) -> bool {
         self.policies.values().any(|seen| seen.correction > 0 || seen.suspected.is_some())
     }
 
@@ -214,6 +231,19 @@ mod tests {
         assert_eq!(reconciler.observe(PORT, moving(0, 3)), None);
         assert_eq!(reconciler.observe(PORT, seen(0, 3)), None);
         assert_eq!(reconciler.observe(PORT, seen(0, 3)), Some(-3));
+    }
+
+    #[test]
+    fn what_takes_long_is_done_seldom_unless_something_is_suspected() {
+        let pause = |reconciler: &Reconciler, look_ms| reconciler.pause(Duration::from_millis(look_ms));
+        let mut reconciler = Reconciler::default();
+        assert_eq!(reconciler.observe(PORT, recounted(seen(3, 3))), Some(0));
+        let pauses = [0, 1, 4, 60].map(|look_ms| pause(&reconciler, look_ms).as_secs());
+        assert_eq!(pauses, [1, 2, 8, 10]);
+        assert_eq!(reconciler.observe(PORT, recounted(seen(0, 3))), None);
+        assert_eq!(pause(&reconciler, 60).as_secs(), 1);
+        assert_eq!(reconciler.observe(PORT, recounted(seen(0, 3))), Some(-3));
+        assert_eq!(pause(&reconciler, 60).as_secs(), 10);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct PolicyReading {
     pub counters: PolicyCounters,
     /// Live connections that the kernel has counted.
     pub counted: u64,
+    /// Connections that the kernel has seen come, counted or not.
+    pub established: u64,
     /// What is added to that, see [`super::Datapath::set_correction`].
     pub correction: i64,
 }

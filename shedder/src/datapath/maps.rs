@@ -251,10 +251,18 @@ impl Maps {
     pub(super) fn read(&self) -> Result<Counters> {
         let mut policies = BTreeMap::new();
         for (range, slot) in self.table.slots() {
-            let counted = self.state.get(&slot, 0)?.0.active;
+            let state = self.state.get(&slot, 0)?.0;
             let correction = self.corrections.get(&slot, 0)?;
             let counters = sum_policy(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0));
-            policies.insert(range, PolicyReading { counters, counted, correction });
+            policies.insert(
+                range,
+                PolicyReading {
+                    counters,
+                    counted: state.active,
+                    established: state.established(),
+                    correction,
+                },
+            );
         }
         let global = sum_global(self.global_counters.get(&0, 0)?.iter().map(|cpu| &cpu.0));
         Ok(Counters { policies, global })

@@ -6,13 +6,10 @@ use std::time::Duration;
 use shedder_common::counters::ClassCounters;
 
 use super::ControlLoop;
+use crate::daemon::clock;
 use crate::daemon::ranges::{PortRange, Ranges, range_of};
 use crate::daemon::reconcile::Observation;
 use crate::datapath::{Counters, PolicyReading};
-
-/// How often the socket table is compared with the counts while they agree, and while they do not.
-const RECONCILE_PERIOD: Duration = Duration::from_secs(10);
-const RECONCILE_SOON: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
     /// Compares the kernel's counts with the socket table, where that is due.
@@ -22,9 +19,10 @@ impl ControlLoop {
             self.policies_are_new = self.has_new_policies();
         }
         if now >= self.due.reconcile || self.policies_are_new {
+            let begun = clock::monotonic();
             self.reconcile();
-            let soon = self.reconciler.is_restless();
-            self.due.reconcile = now + if soon { RECONCILE_SOON } else { RECONCILE_PERIOD };
+            let look = clock::monotonic().saturating_sub(begun);
+            self.due.reconcile = now + self.reconciler.pause(look);
         }
     }
 
@@ -86,7 +84,10 @@ impl ControlLoop {
                 counted_before: before.counted,
                 found,
                 counted_after: after.counted,
-                opened: passed(&after).saturating_sub(passed(&before)),
+                // Who passed earlier may have completed the handshake only now.
+                opened: passed(&after)
+                    .saturating_sub(passed(&before))
+                    .max(after.established.saturating_sub(before.established)),
                 recounted: self.recounted,
             };
             let Some(correction) = self.reconciler.observe(range, seen) else { continue };
