@@ -1,6 +1,8 @@
 //! The coarse monotonic clock. It moves with the jiffies, so one reading serves until they move: a call costs as
 //! much as all gates together, the jiffies cost one load.
 
+use core::intrinsics::{AtomicOrdering, atomic_xchg};
+
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
 use shedder_common::judge::Now;
 
@@ -23,13 +25,15 @@ pub fn now() -> Now {
     let jiffies = unsafe { bpf_jiffies64() };
     let reading = &raw mut LAST;
     // SAFETY: aligned words, each read and written at once. Whoever comes between the writes of another sees the
-    // old jiffies and reads the clock anew, or on a machine that reorders them the old time.
+    // old jiffies and reads the clock anew; the exchange keeps them in order. (A machine that reorders reads may still
+    // give the time of the reading before.)
     unsafe {
         if (&raw const (*reading).jiffies).read_volatile() != jiffies {
             let now = read();
             (&raw mut (*reading).now_ns).write_volatile(now.ns);
             (&raw mut (*reading).now_us).write_volatile(now.us);
-            (&raw mut (*reading).jiffies).write_volatile(jiffies);
+            let _: u64 = atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*reading).jiffies, jiffies);
+            return now;
         }
         Now {
             ns: (&raw const (*reading).now_ns).read_volatile(),

@@ -47,7 +47,7 @@ const MOVE_IMMEDIATE: u8 = 0xb7;
 /// `BPF_JMP | BPF_CALL`.
 const CALL: u8 = 0x85;
 /// `BPF_PSEUDO_KFUNC_CALL` as the source register.
-const KERNEL_FUNCTION: u8 = 2 << 4;
+const KERNEL_FUNCTION: u8 = if cfg!(target_endian = "big") { 2 } else { 2 << 4 };
 
 /// A `struct bpf_insn`.
 fn instruction(code: u8, registers: u8, immediate: u32) -> [u8; 8] {

@@ -21,8 +21,8 @@ pub(super) struct Reclaim {
     source: Source,
     /// When it was last looked at, and how much had been reclaimed by then.
     seen: Option<(Duration, u64)>,
-    /// When it last was more than before.
-    grown: Option<Duration>,
+    /// When it last was more than before, and for how long nobody had looked then.
+    grown: Option<(Duration, Duration)>,
 }
 
 impl Reclaim {
@@ -33,19 +33,28 @@ impl Reclaim {
     /// Takes out of the host's readings, which stand in the order of the signals, what is not the host's own.
     pub(super) fn take_out(&mut self, now: Duration, signals: &[Pressure], readings: &mut [Reading]) {
         let stalled = |reading: &Reading| reading.value.as_ref().is_ok_and(|value| *value > 0.0);
-        // Where nothing stalls nothing need be known.
-        if !readings.iter().any(stalled) {
+        // Where nothing stalls it is enough to know from when on it does.
+        if !readings.iter().any(stalled) && !self.is_due(now, signals) {
             return;
         }
         let counted = self.counted();
+        if let Some(counted) = counted
+            && let Some((at, before)) = self.seen.replace((now, counted))
+            && counted > before
+        {
+            self.grown = Some((now, now.saturating_sub(at)));
+        }
         for (signal, reading) in signals.iter().zip(readings) {
-            if stalled(reading) && !self.is_the_hosts(now, length(signal.window), counted) {
+            if counted.is_some() && stalled(reading) && !self.is_the_hosts(now, length(signal.window)) {
                 reading.value = Ok(0.0);
             }
         }
-        if let Some(counted) = counted {
-            self.seen = Some((now, counted));
-        }
+    }
+
+    /// Twice in the shortest window.
+    fn is_due(&self, now: Duration, signals: &[Pressure]) -> bool {
+        let shortest = signals.iter().map(|signal| length(signal.window)).min().unwrap_or_default();
+        self.seen.is_none_or(|(at, _)| now.saturating_sub(at) >= shortest / 2)
     }
 
     /// `None` where the kernel does not tell.
@@ -54,13 +63,9 @@ impl Reclaim {
         COUNTERS.iter().filter_map(|name| keyed(text, name)).reduce(u64::saturating_add)
     }
 
-    fn is_the_hosts(&mut self, now: Duration, window: Duration, counted: Option<u64>) -> bool {
-        let Some(counted) = counted else { return true };
-        let recent = |at: Duration| now.saturating_sub(at) <= window;
-        if self.seen.is_some_and(|(at, before)| recent(at) && counted > before) {
-            self.grown = Some(now);
-        }
-        self.grown.is_some_and(recent)
+    /// What had grown since the last look, however long ago that was, may have grown just now.
+    fn is_the_hosts(&self, now: Duration, window: Duration) -> bool {
+        self.grown.is_some_and(|(at, unseen)| now.saturating_sub(at) <= window.max(unseen))
     }
 }
 

@@ -92,18 +92,47 @@ fn a_stall_is_the_hosts_while_the_host_reclaims() {
 }
 
 #[test]
-fn what_was_reclaimed_while_nothing_stalled_says_nothing_of_a_stall() {
+fn what_was_reclaimed_before_anything_stalled_says_nothing_of_the_stall() {
+    let mut bench = memory_bench();
+    stalls_at_every_tick(&mut bench, 0..=10, |_| "pgscan_direct 5\n".to_owned());
+    for tick in 11..=40 {
+        bench.write("proc/pressure/memory", &lines(200_000, 100_000));
+        if tick == 25 {
+            bench.write("proc/vmstat", "pgscan_direct 4000\n");
+        }
+        bench.tick(tick * 100);
+        if tick > 20 {
+            assert_eq!(bench.value("some", "host"), Ok(0.0), "the kernel counts no stall");
+        }
+    }
+    bench.write("proc/pressure/memory", &lines(300_000, 100_000));
+    bench.tick(4_100);
+    assert_eq!(bench.value("some", "host"), Ok(0.0));
+}
+
+#[test]
+fn a_stall_shorter_than_a_tick_is_the_hosts_if_the_host_reclaimed_in_that_tick() {
     let mut bench = memory_bench();
     stalls_at_every_tick(&mut bench, 0..=10, |_| "pgscan_direct 5\n".to_owned());
     for tick in 11..=40 {
         bench.write("proc/pressure/memory", &lines(200_000, 100_000));
         bench.tick(tick * 100);
     }
-    assert_eq!(bench.value("some", "host"), Ok(0.0), "the kernel counts no stall");
     bench.write("proc/vmstat", "pgscan_direct 4000\n");
     bench.write("proc/pressure/memory", &lines(300_000, 100_000));
     bench.tick(4_100);
-    assert_eq!(bench.value("some", "host"), Ok(0.0));
+    assert_eq!(bench.value("some", "host"), Ok(10.0));
+}
+
+#[test]
+fn ticks_longer_than_the_window_see_what_the_host_reclaims() {
+    let mut bench = memory_bench();
+    for tick in 0..=5 {
+        bench.write("proc/pressure/memory", &lines(tick * 600_000, tick * 300_000));
+        bench.write("proc/vmstat", &format!("pgscan_direct {tick}\n"));
+        bench.tick(tick * 3_000);
+    }
+    assert_eq!(bench.value("some", "host"), Ok(20.0));
 }
 
 #[test]
