@@ -10,7 +10,7 @@ use shedder::config;
 use shedder::config::model::Config;
 use shedder::daemon::clock;
 use shedder::datapath::{LoadOptions, Rules, TestBench};
-use shedder::kernel::offsets::{VMLINUX_BTF, read_offsets};
+use shedder::kernel::offsets::{KernelTypes, VMLINUX_BTF, read_types};
 use shedder::levels::Levels;
 use shedder::net::namespace;
 use shedder::net::sockets::SocketTables;
@@ -55,8 +55,8 @@ pub(crate) fn measure(host: &Host) -> Result<Stages> {
 }
 
 fn run(config: &Config, pins: &Path) -> Result<Stages> {
-    let (offsets, _) = read_offsets(Path::new(VMLINUX_BTF))?;
-    let options = LoadOptions { namespace_inode: namespace::inode()?, offsets, bpf_log: None };
+    let KernelTypes { offsets, cast, .. } = read_types(Path::new(VMLINUX_BTF))?;
+    let options = LoadOptions { namespace_inode: namespace::inode()?, offsets, cast, bpf_log: None };
     let mut datapath = TestBench::load(pins, options, ETHERNET_LEN)?;
     let rules = Rules { mode: Mode::Observe, lease_expires_ns: 0, exempt_rate: None };
     let mut stages = Stages::default();
