@@ -6,11 +6,12 @@
 //! ceasing to wait: unlike a socket it does not say so.
 
 mod filter;
+mod link;
 mod segment;
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,12 +22,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, MMsgHdr, Protocol, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType,
-    connect, ipproto, recv, sendmmsg, socket_with, sockopt,
+    recv, sendmmsg, socket_with, sockopt,
 };
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 use self::filter::{Filter, passed};
+use self::link::Link;
 use self::segment::{ACK, FIN, PSH, SYN, Segment};
 use super::attempt::REQUEST;
 use super::clock;
@@ -126,7 +128,7 @@ struct Client<'a> {
     load: &'a StatelessLoad,
     boundaries: &'a [Duration],
     live: &'a Live,
-    sender: OwnedFd,
+    link: Link,
     receiver: OwnedFd,
     /// One socket for each group, never read: the kernel counts what it would get.
     counters: Vec<OwnedFd>,
@@ -141,9 +143,7 @@ impl<'a> Client<'a> {
     fn new(load: &'a StatelessLoad, boundaries: &'a [Duration], live: &'a Live) -> io::Result<Self> {
         cpu::be_punctual(load.cpu)?;
         setpriority_process(Some(gettid()), NICE)?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let sender = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))?;
-        connect(&sender, &SocketAddr::V4(SocketAddrV4::new(*load.target.ip(), 0)))?;
+        let link = Link::to(*load.target.ip())?;
         let receiver = packet_socket(Filter { network: NETWORK, mask: NETWORK_MASK, resets: false })?;
         sockopt::set_socket_recv_buffer_size_force(&receiver, RECEIVE_BUFFER_BYTES)?;
         let groups = load.groups();
@@ -158,7 +158,7 @@ impl<'a> Client<'a> {
             load,
             boundaries,
             live,
-            sender,
+            link,
             receiver,
             counters: groups.iter().map(counter).collect::<io::Result<_>>()?,
             refused: vec![0; groups.len()],
@@ -205,8 +205,8 @@ impl<'a> Client<'a> {
             self.outcome.lags.push((intended, now.saturating_sub(intended)));
         }
         let batch = (self.sent..due).take(usize::try_from(BATCH).unwrap_or(usize::MAX));
-        let packets: Vec<_> = batch.filter_map(|attempt| self.syn(attempt)).collect();
-        self.send(&packets)?;
+        let frames: Vec<_> = batch.filter_map(|attempt| self.syn(attempt)).collect();
+        self.send(&frames)?;
         let count = (due - self.sent).min(BATCH);
         self.sent += count;
         self.live.offered.fetch_add(count, Ordering::Relaxed);
@@ -232,17 +232,17 @@ impl<'a> Client<'a> {
             flags: SYN,
             payload: &[],
         };
-        Some(segment.packet())
+        Some(self.link.frame(&segment.packet()))
     }
 
-    fn send(&self, packets: &[Vec<u8>]) -> io::Result<()> {
-        let slices: Vec<_> = packets.iter().map(|packet| [IoSlice::new(packet)]).collect();
-        let mut nothing: Vec<_> = packets.iter().map(|_| SendAncillaryBuffer::default()).collect();
+    fn send(&self, frames: &[Vec<u8>]) -> io::Result<()> {
+        let slices: Vec<_> = frames.iter().map(|frame| [IoSlice::new(frame)]).collect();
+        let mut nothing: Vec<_> = frames.iter().map(|_| SendAncillaryBuffer::default()).collect();
         let mut messages: Vec<_> =
             slices.iter().zip(&mut nothing).map(|(slice, nothing)| MMsgHdr::new(slice, nothing)).collect();
         let mut rest = messages.as_mut_slice();
         while !rest.is_empty() {
-            match sendmmsg(&self.sender, rest, SendFlags::empty()) {
+            match sendmmsg(&self.link.socket, rest, SendFlags::empty()) {
                 Ok(sent) => rest = rest.get_mut(sent..).unwrap_or_default(),
                 // The link is full: these are lost, as on a real one.
                 Err(Errno::AGAIN | Errno::NOBUFS) => break,
@@ -268,7 +268,7 @@ impl<'a> Client<'a> {
             if let Some(segment) = Segment::parse(packet)
                 && segment.from == self.load.target
             {
-                replies.extend(self.reply(&segment));
+                replies.extend(self.reply(&segment).map(|packet| self.link.frame(&packet)));
             }
         }
         self.send(&replies)?;
@@ -279,7 +279,8 @@ impl<'a> Client<'a> {
     fn reply(&mut self, segment: &Segment<'_>) -> Option<Vec<u8>> {
         let reply = |flags, sequence, acknowledgement, payload| {
             let (from, to) = (segment.to, segment.from);
-            Some(Segment { from, to, sequence, acknowledgement, flags, payload }.packet())
+            let segment = Segment { from, to, sequence, acknowledgement, flags, payload };
+            Some(segment.packet())
         };
         if segment.flags & (SYN | ACK) == SYN | ACK {
             let next = segment.sequence.wrapping_add(1);
@@ -400,7 +401,7 @@ mod tests {
             load: &load,
             boundaries: &[],
             live: &live,
-            sender: socket(),
+            link: Link { socket: socket(), header: [0; 14] },
             receiver: socket(),
             counters: Vec::new(),
             refused: Vec::new(),

@@ -49,7 +49,7 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// The packet; the kernel fills in the identification and checksum of the IP header.
+    /// The packet. Its identification is 0, since it may not be fragmented.
     pub(super) fn packet(&self) -> Vec<u8> {
         let options: &[u8] = if self.flags & SYN == 0 { &[] } else { &MSS };
         let header = TCP_HEADER + options.len();
@@ -69,6 +69,10 @@ impl<'a> Segment<'a> {
         packet.extend([0, 0, 0, 0]);
         packet.extend(options);
         packet.extend(self.payload);
+        let header_checksum = folded(words(packet.get(..IP_HEADER).unwrap_or_default()));
+        if let Some(field) = packet.get_mut(10..12) {
+            field.copy_from_slice(&header_checksum.to_be_bytes());
+        }
         let checksum = self.checksum(packet.get(IP_HEADER..).unwrap_or_default());
         if let Some(field) = packet.get_mut(IP_HEADER + 16..IP_HEADER + 18) {
             field.copy_from_slice(&checksum.to_be_bytes());
@@ -77,20 +81,26 @@ impl<'a> Segment<'a> {
     }
 
     fn checksum(&self, tcp: &[u8]) -> u16 {
-        let words = |bytes: &[u8]| -> u32 {
-            bytes.chunks(2).fold(0, |sum, pair| {
-                let word = pair.first().copied().zip(Some(pair.get(1).copied().unwrap_or(0)));
-                sum + word.map_or(0, |(high, low)| u32::from(high) << 8 | u32::from(low))
-            })
-        };
         let length = u32::try_from(tcp.len()).unwrap_or(u32::MAX);
-        let mut sum = words(&self.from.ip().octets()) + words(&self.to.ip().octets());
-        sum += u32::from(TCP) + length + words(tcp);
-        while sum > 0xffff {
-            sum = (sum >> 16) + (sum & 0xffff);
-        }
-        !u16::try_from(sum).unwrap_or(u16::MAX)
+        let addresses = words(&self.from.ip().octets()) + words(&self.to.ip().octets());
+        folded(addresses + u32::from(TCP) + length + words(tcp))
     }
+}
+
+/// The sum of words of two bytes.
+fn words(bytes: &[u8]) -> u32 {
+    bytes.chunks(2).fold(0, |sum, pair| {
+        let word = pair.first().copied().zip(Some(pair.get(1).copied().unwrap_or(0)));
+        sum + word.map_or(0, |(high, low)| u32::from(high) << 8 | u32::from(low))
+    })
+}
+
+/// The checksum of a sum of words.
+fn folded(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    !u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -130,6 +140,7 @@ mod tests {
             let packet = segment.packet();
             // Over a segment with its checksum in place the sum is all ones, so its complement is zero.
             assert_eq!(segment.checksum(&packet[20..]), 0, "{payload:?}");
+            assert_eq!(folded(words(&packet[..20])), 0, "{payload:?}");
         }
     }
 
