@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::analysis::StepResult;
 use super::limits::Variant;
 use super::report::{Report, ScenarioReport};
+use super::services::Scenario;
 
 const PANEL_WIDTH: f64 = 300.0;
 const PLOT_WIDTH: f64 = 230.0;
@@ -12,6 +13,7 @@ const PLOT_HEIGHT: f64 = 170.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 62.0;
 const HEIGHT: f64 = 290.0;
+const MEASURE: &str = "useful answers, of the capacity";
 /// Of the capacity, at the top of a panel.
 const RATIO_MAX: f64 = 1.1;
 
@@ -25,11 +27,11 @@ pub(super) fn svg(report: &Report) -> String {
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
     for (variant, place) in Variant::ALL.into_iter().zip([0.0, 90.0, 180.0]) {
-        let (x, color) = (LEFT + place, color(variant));
-        line(&mut svg, &[(x, 16.0), (x + 18.0, 16.0)], color);
+        let x = LEFT + place;
+        line(&mut svg, &[(x, 16.0), (x + 18.0, 16.0)], variant);
         text(&mut svg, (x + 23.0, 20.0), "start", "#222", variant.name());
     }
-    text(&mut svg, (LEFT + 270.0, 20.0), "start", "#555", "useful answers, of the capacity");
+    text(&mut svg, (LEFT + 270.0, 20.0), "start", "#555", MEASURE);
     for (scenario, left) in report.scenarios.iter().zip((0_u8..).map(|place| f64::from(place) * PANEL_WIDTH))
     {
         panel(&mut svg, scenario, left);
@@ -40,6 +42,10 @@ pub(super) fn svg(report: &Report) -> String {
 fn panel(svg: &mut String, scenario: &ScenarioReport, left: f64) {
     let (x, bottom) = (left + LEFT, TOP + PLOT_HEIGHT);
     text(svg, (x, TOP - 18.0), "start", "#000", scenario.title);
+    if let Some(class) = favoured(scenario) {
+        let words = format!("useful answers to {class}, of its attempts");
+        text(svg, (x, TOP - 5.0), "start", "#555", &words);
+    }
     for quarter in 0..=4_u8 {
         let ratio = f64::from(quarter) / 4.0;
         let y = height(ratio);
@@ -60,18 +66,40 @@ fn panel(svg: &mut String, scenario: &ScenarioReport, left: f64) {
         );
     }
     text(svg, (x + PLOT_WIDTH / 2.0, bottom + 34.0), "middle", "#222", "offered, of the capacity");
-    for run in &scenario.runs {
-        let steps = self::rising(&run.steps);
-        let points: Vec<_> = steps
-            .iter()
-            .enumerate()
-            .map(|(place, step)| (across(x, place, steps.len()), height(step.useful_of_capacity_ratio)))
-            .collect();
-        line(svg, &points, color(run.variant));
-        for (x, y) in points {
-            let color = color(run.variant);
-            push(svg, format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>"));
+    // What is measured against first, what is measured last: it lies on top where both are alike.
+    for variant in [Variant::Nothing, Variant::Nftables, Variant::Shedder] {
+        for run in scenario.runs.iter().filter(|run| run.variant == variant) {
+            let steps = self::rising(&run.steps);
+            let points: Vec<_> = steps
+                .iter()
+                .enumerate()
+                .map(|(place, step)| (across(x, place, steps.len()), height(ratio(scenario, step))))
+                .collect();
+            line(svg, &points, variant);
+            for (x, y) in points {
+                let (color, radius) = (color(variant), width(variant) * 1.5);
+                push(
+                    svg,
+                    format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{color}\"/>"),
+                );
+            }
         }
+    }
+}
+
+/// The class that sees all of every limit, where several share the port.
+fn favoured(scenario: &ScenarioReport) -> Option<&'static str> {
+    let step = scenario.runs.first()?.steps.first()?;
+    Some(step.classes.first().filter(|_| scenario.scenario == Scenario::Classes)?.class)
+}
+
+/// What is drawn of a step.
+fn ratio(scenario: &ScenarioReport, step: &StepResult) -> f64 {
+    match step.classes.first() {
+        Some(favoured) if scenario.scenario == Scenario::Classes => {
+            favoured.counts.useful as f64 / favoured.counts.offered.max(1) as f64
+        }
+        _ => step.useful_of_capacity_ratio,
     }
 }
 
@@ -99,12 +127,23 @@ const fn color(variant: Variant) -> &'static str {
     }
 }
 
-fn line(svg: &mut String, points: &[(f64, f64)], color: &str) {
+/// Narrower the later it is drawn, so that none hides another.
+const fn width(variant: Variant) -> f64 {
+    match variant {
+        Variant::Nothing | Variant::Shedder => 2.0,
+        Variant::Nftables => 5.0,
+    }
+}
+
+fn line(svg: &mut String, points: &[(f64, f64)], variant: Variant) {
+    let (color, width) = (color(variant), width(variant));
     let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let points = points.join(" ");
     push(
         svg,
-        format_args!("<polyline points=\"{points}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"/>"),
+        format_args!(
+            "<polyline points=\"{points}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\"/>"
+        ),
     );
 }
 

@@ -57,7 +57,7 @@ pub(super) struct ScenarioReport {
     name: &'static str,
     pub(super) title: &'static str,
     #[serde(skip)]
-    scenario: Scenario,
+    pub(super) scenario: Scenario,
     pub(super) capacity_per_second: f64,
     pub(super) runs: Vec<Run>,
 }
