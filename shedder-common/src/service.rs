@@ -55,11 +55,11 @@ pub struct Approach<W> {
     pub least: W,
     /// That of the period before.
     pub least_before: W,
-    /// How many are admitted in a period, mean of the last ones, times [`ONE`].
+    /// How many are admitted in a period, mean of the last ones, times 4,096.
     pub mean_admitted: W,
     /// How many are established in a period.
     pub mean_established: W,
-    /// Which part of those admitted is lost, in units of 1/[`ONE`].
+    /// Which part of those admitted is lost, in units of 1/4,096.
     pub lost: W,
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A pause is so many times as long as the look before it: looking takes 0.05 % of a CPU.
-const PAUSE_PER_LOOK: u32 = 2000;
+/// A pause is so many times as long as the look before it: looking takes 0.025 % of a CPU.
+const PAUSE_PER_LOOK: u32 = 4000;
 
 use super::ranges::{PortRange, Ranges};
 
@@ -239,7 +239,7 @@ mod tests {
         let mut reconciler = Reconciler::default();
         assert_eq!(reconciler.observe(PORT, recounted(seen(3, 3))), Some(0));
         let pauses = [0, 1, 4, 60].map(|look_ms| pause(&reconciler, look_ms).as_secs());
-        assert_eq!(pauses, [1, 2, 8, 10]);
+        assert_eq!(pauses, [1, 4, 10, 10]);
         assert_eq!(reconciler.observe(PORT, recounted(seen(0, 3))), None);
         assert_eq!(pause(&reconciler, 60).as_secs(), 1);
         assert_eq!(reconciler.observe(PORT, recounted(seen(0, 3))), Some(-3));

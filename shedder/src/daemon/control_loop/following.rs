@@ -7,8 +7,9 @@ use crate::daemon::sources::source_table;
 use crate::kernel::doctor::needs_reset;
 use crate::net::addresses;
 
-/// So many listeners are looked at in every tick: the kernel needs two microseconds for each.
+/// So many listeners are looked at in every tick, and in every second one: the kernel needs two microseconds for each.
 const LISTENERS_EVERY_TICK: usize = 32;
+const LISTENERS_EVERY_SECOND_TICK: usize = 64;
 
 /// How often interfaces that could not be attached are tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
@@ -68,12 +69,20 @@ impl ControlLoop {
         self.written_for = None;
     }
 
-    /// Where there are many listeners they are looked at in every second tick. Returns whether they were.
+    /// Where there are many listeners they are not looked at in every tick. Returns whether they were. (Their queues are
+    /// judged in the kernel at every attempt; what is seen here moves levels.)
     pub(super) fn look_at_listeners(&mut self) -> bool {
-        let many = self.listeners.len() > LISTENERS_EVERY_TICK;
-        // What is stale within two ticks has no second to wait for.
-        let may_rest = self.pressure.pace() >= self.config.daemon.tick;
-        if many && may_rest && self.ticks.total % 2 == 1 && !self.policies_are_new {
+        let listeners = self.listeners.len();
+        let turns: u8 = if listeners <= LISTENERS_EVERY_TICK {
+            1
+        } else if listeners <= LISTENERS_EVERY_SECOND_TICK {
+            2
+        } else {
+            4
+        };
+        // What is stale within so many ticks has none to wait for.
+        let may_rest = self.pressure.pace() >= self.config.daemon.tick * u32::from(turns - 1);
+        if may_rest && !self.ticks.total.is_multiple_of(turns.into()) && !self.policies_are_new {
             return false;
         }
         let Some(sockets) = &mut self.sockets else { return false };
