@@ -13,7 +13,7 @@ use std::thread::{JoinHandle, spawn};
 
 use serde_json::Value;
 use support::truth::two_ticks_pass;
-use support::workload::{Workload, serve};
+use support::workload::{Workload, is_workload, serve};
 use support::{Daemon, Net, SHEDDER, Setup, connect_from, eventually, holds_in_time};
 use xtask::testbed::{Cgroup, PinDirectory, cpus};
 
@@ -330,8 +330,19 @@ fn a_host_without_cpu_sheds_batch_and_optional_before_interactive_and_core_keeps
     eventually("batch is admitted again", || clients.connect("batch", PORT).is_ok());
 }
 
+/// The other tests of this file rest on it; they start it as the process of a workload too.
 #[test]
-#[ignore = "the process that other tests of this file start"]
-fn the_process_of_a_workload() {
-    serve();
+fn a_workload_uses_the_memory_that_it_is_told_to() {
+    if is_workload() {
+        serve();
+    }
+    let net = Net::new();
+    let address = SocketAddr::new(net.server_ip(false), QUIET);
+    let mut workload = Workload::start(&net.server, address, LIMIT_BYTES);
+    eventually("it accepts", || connect_from(&net.client, net.link.a.ipv4.into(), address).is_ok());
+    let idle = workload.charged_bytes();
+    (0..16).for_each(|_| workload.take_mib());
+    eventually("it has taken 16 MiB", || workload.charged_bytes() >= idle + (15 << 20));
+    workload.give();
+    eventually("it has given them back", || workload.charged_bytes() < idle + (8 << 20));
 }

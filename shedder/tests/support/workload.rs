@@ -1,7 +1,7 @@
 //! A server in a process and control groups of its own, which runs short of memory when it is told to.
 //!
-//! The process is this test binary again: it runs the one test that a binary with workloads marks as ignored, and
-//! that test calls [`serve`]. It obeys lines on standard input and ends with it.
+//! The process is this test binary again: it runs one of its tests, which sees by [`is_workload`] that it is to
+//! [`serve`]. It obeys lines on standard input and ends with it.
 
 use std::env;
 use std::fs::File;
@@ -19,8 +19,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::NamedTempFile;
 use xtask::testbed::{Cgroup, Namespace};
 
-/// The name of the ignored test that calls [`serve`].
-const ROLE: &str = "the_process_of_a_workload";
+/// The name of the test that calls [`serve`].
+const ROLE: &str = "a_workload_uses_the_memory_that_it_is_told_to";
 const LISTEN: &str = "SHEDDER_TEST_LISTEN";
 const FILE: &str = "SHEDDER_TEST_FILE";
 
@@ -46,7 +46,7 @@ impl Workload {
         // A quarter more than fits: what is read again was dropped so lately that the kernel calls it a stall.
         let file = cold_file(limit_bytes + limit_bytes / 4);
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args([ROLE, "--exact", "--ignored", "--nocapture"]);
+        command.args([ROLE, "--exact", "--nocapture"]);
         command.env(LISTEN, address.to_string()).env(FILE, file.path());
         let mut child = server.spawn(command.stdin(Stdio::piped()).stdout(Stdio::null())).unwrap();
         let orders = child.stdin.take().unwrap();
@@ -128,6 +128,11 @@ fn cold_file(bytes: u64) -> NamedTempFile {
 }
 
 static THRASHING: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is one that [`Workload::start`] started.
+pub fn is_workload() -> bool {
+    env::var_os(LISTEN).is_some()
+}
 
 /// What the process does, until its standard input ends.
 pub fn serve() -> ! {
