@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_that_is_removed_is_not_found_and_its_successor_is() {
-        let cgroup = RealCgroup::unified("kept").expect("these tests need a writable cgroup v2");
+        let cgroup = RealCgroup::unified("kept");
         let mut source = Source::default();
         let mut kept = Kept::new(cgroup.path().join("cgroup.events"));
         kept.read(&mut source).unwrap();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn pressure_that_is_switched_off_is_not_found_until_it_is_on_again() {
-        let cgroup = RealCgroup::unified("kept-off").expect("these tests need a writable cgroup v2");
+        let cgroup = RealCgroup::unified("kept-off");
         let mut source = Source::default();
         let mut kept = Kept::new(cgroup.path().join("cpu.pressure"));
         let switch = cgroup.path().join("cgroup.pressure");

@@ -93,20 +93,22 @@ impl Bench {
 pub(crate) struct RealCgroup(PathBuf);
 
 impl RealCgroup {
-    /// In cgroup v2; `None` where there is none to write to.
-    pub(crate) fn unified(name: &str) -> Option<Self> {
+    /// In cgroup v2.
+    pub(crate) fn unified(name: &str) -> Self {
         Self::below(Layout::detect(Path::new("/")).unified, name)
     }
 
-    /// In the memory controller of cgroup v1; `None` where there is none to write to.
-    pub(crate) fn memory_v1(name: &str) -> Option<Self> {
+    /// In the memory controller of cgroup v1.
+    pub(crate) fn memory_v1(name: &str) -> Self {
         Self::below(Layout::detect(Path::new("/")).memory_v1, name)
     }
 
-    fn below(mount: Option<Mount>, name: &str) -> Option<Self> {
-        let path = mount?.point.join(format!("shedder-test-{name}-{}", std::process::id()));
-        fs::create_dir(&path).ok()?;
-        Some(Self(path))
+    fn below(mount: Option<Mount>, name: &str) -> Self {
+        let mount =
+            mount.expect("these tests need cgroup v2, and the memory controller of cgroup v1 beside it");
+        let path = mount.point.join(format!("shedder-test-{name}-{}", std::process::id()));
+        fs::create_dir(&path).expect("these tests make cgroups: run them as root");
+        Self(path)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -162,9 +162,7 @@ fn cgroup_v1_without_a_limit_is_unavailable_with_pages_of_any_size() {
 
 #[test]
 fn a_real_cgroup_is_read() {
-    let Some(cgroup) = RealCgroup::memory_v1("memory") else {
-        return eprintln!("skipped: no writable memory controller of cgroup v1");
-    };
+    let cgroup = RealCgroup::memory_v1("memory");
     let value = || read_v1(cgroup.path());
     assert!(value().unwrap_err().contains("no memory limit"));
     std::fs::write(cgroup.path().join("memory.limit_in_bytes"), "67108864").unwrap();

@@ -167,7 +167,7 @@ fn a_hierarchy_mounted_later_is_found() {
 
 #[test]
 fn the_id_of_a_real_cgroup_is_its_inode() {
-    let cgroup = RealCgroup::unified("index").expect("these tests need a writable cgroup v2");
+    let cgroup = RealCgroup::unified("index");
     let id = fs::metadata(cgroup.path()).unwrap().ino();
     let mut workloads = Workloads::new(Path::new("/"));
     let listener = ListenerFact { port: 80, inode: 0, accept_queue: 0, backlog: 1, cgroup_id: Some(id) };
