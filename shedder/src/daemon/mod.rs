@@ -11,6 +11,7 @@ mod recent;
 mod reconcile;
 pub mod report;
 mod sources;
+mod ticker;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::MissedTickBehavior;
 
 use crate::config::model::{Config, OnExit, Via};
 use crate::control::protocol::{Command, Payload, Refusal};
@@ -38,6 +38,7 @@ use crate::snapshot_reader;
 use control_loop::ControlLoop;
 use level_file::LevelFile;
 use shedder_common::abi::SocketOffsets;
+use ticker::Ticker;
 
 /// Commands that wait for the loop; more callers wait at the socket.
 const COMMAND_QUEUE: usize = 64;
@@ -68,7 +69,8 @@ pub fn run(options: Options) -> Result<()> {
         .max_blocking_threads(2)
         .build()
         .context("start the runtime")?;
-    let result = runtime.block_on(serve(options));
+    // A task that the runtime's own timer wakes is run at once; the one that it blocks on is woken through a descriptor.
+    let result = runtime.block_on(async { tokio::spawn(serve(options)).await.context("the control loop")? });
     runtime.shutdown_background();
     result
 }
@@ -88,6 +90,7 @@ async fn serve(options: Options) -> Result<()> {
             lacking.join(", ")
         );
     }
+    let ticker = Ticker::new(config.daemon.tick).context("start the timer of the control loop")?;
     let (commands, mut requests) = mpsc::channel::<ControlMessage>(COMMAND_QUEUE);
     let control = ControlListener::bind(&config.daemon.socket)?;
     let endpoint = match config.metrics.listen {
@@ -138,15 +141,16 @@ async fn serve(options: Options) -> Result<()> {
     };
     let control = tokio::spawn(control::serve(control, snapshot, commands, recordings, stop));
 
-    let mut ticks = tokio::time::interval(tick);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let asked_by = loop {
         tokio::select! {
             biased;
             _ = terminate.recv() => break None,
             _ = interrupt.recv() => break None,
             _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
-            _ = ticks.tick() => turn(&mut control_loop, &last_tick, &mut level_file),
+            ticked = ticker.tick() => {
+                ticked.context("wait for the next tick")?;
+                turn(&mut control_loop, &last_tick, &mut level_file);
+            }
             Some(asker) = askers.recv() => {
                 // The asker may have gone.
                 let _unsent = asker.send(control_loop.snapshot(clock::monotonic()));
