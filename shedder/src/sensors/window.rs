@@ -3,67 +3,74 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Samples are kept this many to a window, however fast the ticks are.
-const SAMPLES_PER_WINDOW: u32 = 64;
-/// So many where a counter stood still: their times are all that they tell.
-const SAMPLES_PER_STILL_WINDOW: u32 = 32;
+/// Values are kept this many to a window, however fast the ticks are.
+const VALUES_PER_WINDOW: u32 = 64;
 
 /// A counter's recent past. A counter that falls (a reset, a new cgroup of the same name) starts afresh.
 #[derive(Debug)]
 pub(crate) struct CounterWindow {
     length: Duration,
-    samples: VecDeque<(Duration, u64)>,
-    last: u64,
+    kept: VecDeque<Value>,
+    last: Value,
+}
+
+/// What the counter was for some time. While it stands still it is one value, however often it is read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Value {
+    since: Duration,
+    until: Duration,
+    total: u64,
 }
 
 impl CounterWindow {
     pub(crate) fn new(length: Duration) -> Self {
-        Self { length, samples: VecDeque::new(), last: 0 }
+        Self { length, kept: VecDeque::new(), last: Value::default() }
     }
 
-    /// Takes the counter's value and returns its growth per second over the window, as near to its length as the
-    /// samples allow; `None` before half a window has passed, since that little says nothing yet.
+    /// Takes the counter's value and returns its growth per second over the window, as near to its length as what is kept
+    /// allows; `None` before half a window has passed, since that little says nothing yet.
     pub(crate) fn push(&mut self, now: Duration, total: u64) -> Option<f64> {
-        if total < self.last {
-            self.samples.clear();
+        if total < self.last.total {
+            self.kept.clear();
         }
-        self.last = total;
-        while self.samples.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= self.length) {
-            self.samples.pop_front();
+        while self.kept.get(1).is_some_and(|value| now.saturating_sub(value.since) >= self.length) {
+            self.kept.pop_front();
         }
         let rate = self.rate(now, total);
-        let spacing = self.length / SAMPLES_PER_WINDOW;
-        if self.samples.back().is_none_or(|(at, _)| now.saturating_sub(*at) > spacing) {
-            self.samples.push_back((now, total));
-        }
+        self.keep(now, total);
         rate
     }
 
     /// As [`Self::push`] with the value of last time, where it is known not to have changed.
     pub(crate) fn stand_still(&mut self, now: Duration) -> Option<f64> {
-        self.push(now, self.last)
+        self.push(now, self.last.total)
     }
 
-    /// The counter is known not to have changed since the last sample, until then.
+    /// The counter is known not to have changed since it was read last, until then.
     pub(crate) fn stood_still(&mut self, until: Duration) {
-        let step = self.length / SAMPLES_PER_STILL_WINDOW;
-        let Some((mut at, _)) = self.samples.back().copied() else { return };
-        // What is older than the window is of no use.
-        at = at.max(until.saturating_sub(self.length * 2));
-        while !step.is_zero() && at.saturating_add(step) < until {
-            at = at.saturating_add(step);
-            self.push(at, self.last);
+        self.keep(until, self.last.total);
+    }
+
+    fn keep(&mut self, now: Duration, total: u64) {
+        if self.kept.is_empty() || total != self.last.total {
+            self.last = Value { since: now, until: now, total };
         }
-        self.push(until, self.last);
+        self.last.until = now;
+        match self.kept.back_mut() {
+            Some(kept) if kept.total == total => kept.until = now,
+            Some(kept) if now.saturating_sub(kept.since) <= self.length / VALUES_PER_WINDOW => {}
+            _ => self.kept.push_back(self.last),
+        }
     }
 
     fn rate(&self, now: Duration, total: u64) -> Option<f64> {
+        let begin = now.saturating_sub(self.length);
         // After a gap the front may be far older than the window; its successor is then the better base.
         let (elapsed, base) = self
-            .samples
+            .kept
             .iter()
             .take(2)
-            .map(|(at, base)| (now.saturating_sub(*at), *base))
+            .map(|value| (now.saturating_sub(begin.min(value.until).max(value.since)), value.total))
             .filter(|(elapsed, _)| !elapsed.is_zero() && *elapsed >= self.length / 2)
             .min_by_key(|(elapsed, _)| elapsed.abs_diff(self.length))?;
         Some(total.saturating_sub(base) as f64 / elapsed.as_secs_f64())
@@ -133,7 +140,7 @@ mod tests {
             told.stood_still(ms(2_000 + still_ms));
             for at in (2_100 + still_ms..5_000 + still_ms).step_by(100) {
                 let (asked, told) = (asked.push(ms(at), at).unwrap(), told.push(ms(at), at).unwrap());
-                assert!((asked / told - 1.0).abs() < 0.02, "{asked} and {told} at {at} after {still_ms}");
+                assert_eq!(asked, told, "at {at} after {still_ms}");
             }
         }
     }
@@ -144,7 +151,11 @@ mod tests {
         for tick in 0..10_000 {
             window.push(ms(tick), tick);
         }
-        assert!(window.samples.len() <= 70, "{}", window.samples.len());
+        assert!(window.kept.len() <= 70, "{}", window.kept.len());
+        for tick in 10_000..12_000 {
+            window.push(ms(tick), 10_000);
+        }
+        assert!(window.kept.len() <= 2, "{}", window.kept.len());
     }
 
     proptest! {
