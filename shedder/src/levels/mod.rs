@@ -261,14 +261,21 @@ impl Levels {
 
     fn take(&mut self, now: Duration, readings: &[Reading]) {
         self.tick = self.tick.wrapping_add(1);
+        // A sensor tells of one signal at many scopes after one another, and shares its name.
+        let mut latest: Option<(&Arc<str>, Option<usize>)> = None;
         for reading in readings {
-            let Some(place) = self.places.get(&reading.signal) else { continue };
+            let place = match latest {
+                Some((name, place)) if Arc::ptr_eq(name, &reading.signal) => place,
+                _ => self.places.get(&reading.signal).copied(),
+            };
+            latest = Some((&reading.signal, place));
+            let Some(place) = place else { continue };
             if let Some(state) = self.scopes.get_mut(&reading.scope) {
-                state.take(now, self.tick, *place, reading);
+                state.take(now, self.tick, place, reading);
             } else {
                 let level = self.pin.map(|pin| pin.level).unwrap_or_default();
                 let mut state = ScopeState { level, since: now, ..ScopeState::default() };
-                state.take(now, self.tick, *place, reading);
+                state.take(now, self.tick, place, reading);
                 self.scopes.insert(reading.scope.clone(), state);
             }
         }

@@ -25,6 +25,8 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Kept {
     path: PathBuf,
     state: State,
+    /// Of its text, when it was read last.
+    length: usize,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,7 @@ enum State {
 
 impl Kept {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, state: State::Closed }
+        Self { path, state: State::Closed, length: 0 }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -47,8 +49,11 @@ impl Kept {
     /// Its text now. Where the file is gone, whatever has its path instead is read.
     pub(crate) fn read<'s>(&mut self, source: &'s mut Source) -> Result<&'s str, ReadError> {
         if let State::Open(file, _) = &self.state {
-            match source.read_open(file) {
-                Ok(read) => return source.text(read),
+            match source.read_about(file, self.length) {
+                Ok(read) => {
+                    self.length = read;
+                    return source.text(read);
+                }
                 Err(error) => {
                     self.state = State::Closed;
                     // The cgroup is gone, or the module that had the file; another may have its path.
@@ -67,6 +72,7 @@ impl Kept {
             return source.read(&self.path);
         }
         let read = source.read_open(&file).map_err(ReadError::Io)?;
+        self.length = read;
         if let Some(place) = Place::take() {
             self.state = State::Open(file, place);
         }

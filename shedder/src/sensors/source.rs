@@ -63,6 +63,14 @@ impl Source {
         self.fill(|buffer| file.read_at(buffer, 0))
     }
 
+    /// The same of a file that is expected to be about so long. For a file of `/proc/sys` the kernel clears as much memory
+    /// as is asked for (`proc_sys_call_handler` in `fs/proc/proc_sysctl.c`).
+    pub(super) fn read_about(&mut self, file: &File, length: usize) -> io::Result<usize> {
+        let enough = length.saturating_mul(2).saturating_add(64).min(PROC_BYTES_MAX);
+        let read = self.fill(|buffer| file.read_at(buffer.get_mut(..enough).unwrap_or_default(), 0))?;
+        if read < enough { Ok(read) } else { self.read_open(file) }
+    }
+
     fn fill(&mut self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
         if self.buffer.len() < PROC_BYTES_MAX {
             // Pages that no file needs are never touched.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::kept::Kept;
@@ -9,6 +10,9 @@ use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
 use super::{Sensor, names_of, ratio, report};
 use crate::config::model::{Signal, SignalSource};
+
+/// How often the limit, which is an operator's, is read again.
+const LIMIT_REFRESH: Duration = Duration::from_secs(1);
 
 /// For the signals that look at TCP memory.
 pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> {
@@ -18,6 +22,7 @@ pub(super) fn build(root: &Path, signals: &[Signal]) -> Option<Box<dyn Sensor>> 
             names,
             sockstat: Kept::new(under(root, "proc/net/sockstat")),
             limits: Kept::new(under(root, "proc/sys/net/ipv4/tcp_mem")),
+            limit: None,
             source: Source::default(),
         }) as Box<dyn Sensor>
     })
@@ -28,6 +33,7 @@ struct TcpMem {
     names: Vec<Arc<str>>,
     sockstat: Kept,
     limits: Kept,
+    limit: Option<(Duration, Result<u64, Unavailable>)>,
     source: Source,
 }
 
@@ -41,7 +47,18 @@ impl TcpMem {
         pages.ok_or_else(|| garbage(file.path(), "`mem` on the `TCP:` line"))
     }
 
-    fn pressure_limit(&mut self) -> Result<u64, Unavailable> {
+    fn pressure_limit(&mut self, now: Duration) -> Result<u64, Unavailable> {
+        match &self.limit {
+            Some((at, limit)) if now.saturating_sub(*at) < LIMIT_REFRESH => limit.clone(),
+            _ => {
+                let limit = self.read_pressure_limit();
+                self.limit = Some((now, limit.clone()));
+                limit
+            }
+        }
+    }
+
+    fn read_pressure_limit(&mut self) -> Result<u64, Unavailable> {
         let file = &mut self.limits;
         let text = file.read(&mut self.source).map_err(|error| error.at(file.path()))?;
         let limit = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
@@ -50,8 +67,8 @@ impl TcpMem {
 }
 
 impl Sensor for TcpMem {
-    fn read(&mut self, _context: &Context<'_>, out: &mut Vec<Reading>) {
-        let value = self.pages().and_then(|pages| Ok(ratio(pages, self.pressure_limit()?)));
+    fn read(&mut self, context: &Context<'_>, out: &mut Vec<Reading>) {
+        let value = self.pages().and_then(|pages| Ok(ratio(pages, self.pressure_limit(context.now)?)));
         report(&self.names, &Scope::Host, &value, out);
     }
 }

@@ -4,10 +4,11 @@
 //! host's sake it counts apart: `pgscan_kswapd` and `pgscan_direct` of `/proc/vmstat` do not grow while it reclaims
 //! for a control group (`cgroup_reclaim()` in `mm/vmscan.c`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Pressure, PsiWindow};
+use crate::sensors::kept::Kept;
 use crate::sensors::reading::Reading;
 use crate::sensors::source::{Source, keyed, under};
 
@@ -17,7 +18,7 @@ const COUNTERS: [&str; 3] = ["pgscan_kswapd", "pgscan_direct", "compact_stall"];
 /// What the host reclaims.
 #[derive(Debug)]
 pub(super) struct Reclaim {
-    vmstat: PathBuf,
+    vmstat: Kept,
     source: Source,
     /// When it was last looked at, and how much had been reclaimed by then.
     seen: Option<(Duration, u64)>,
@@ -27,7 +28,12 @@ pub(super) struct Reclaim {
 
 impl Reclaim {
     pub(super) fn new(root: &Path) -> Self {
-        Self { vmstat: under(root, "proc/vmstat"), source: Source::default(), seen: None, grown: None }
+        Self {
+            vmstat: Kept::new(under(root, "proc/vmstat")),
+            source: Source::default(),
+            seen: None,
+            grown: None,
+        }
     }
 
     /// Takes out of the host's readings, which stand in the order of the signals, what is not the host's own.
@@ -59,7 +65,7 @@ impl Reclaim {
 
     /// `None` where the kernel does not tell.
     pub(super) fn counted(&mut self) -> Option<u64> {
-        let text = self.source.read(&self.vmstat).ok()?;
+        let text = self.vmstat.read(&mut self.source).ok()?;
         COUNTERS.iter().filter_map(|name| keyed(text, name)).reduce(u64::saturating_add)
     }
 

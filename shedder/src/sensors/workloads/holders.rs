@@ -34,6 +34,8 @@ pub(super) struct Holders {
     known: BTreeMap<u32, BTreeMap<u32, u32>>,
     round: Option<Round>,
     last_round: Option<Duration>,
+    /// Before this none is due unless something changes.
+    round_due: Duration,
     /// Sockets for which a whole round has looked.
     searched: BTreeSet<u32>,
     /// Processes whose descriptors the last round was not allowed to read.
@@ -57,6 +59,7 @@ impl Holders {
             known: BTreeMap::new(),
             round: None,
             last_round: None,
+            round_due: Duration::ZERO,
             searched: BTreeSet::new(),
             denied: 0,
             next_check: (0, 0),
@@ -95,9 +98,8 @@ impl Holders {
             self.round = None;
             return changed;
         }
-        let rests = self.last_round.is_some_and(|at| now.saturating_sub(at) < RETRY);
-        // Nothing is missing that was not missing before.
-        if self.round.is_none() && !(rests && same_wanted && !changed) {
+        // Otherwise nothing is missing that was not missing before.
+        if self.round.is_none() && (now >= self.round_due || !same_wanted || changed) {
             self.begin(now, wanted);
         }
         changed | self.search()
@@ -108,8 +110,10 @@ impl Holders {
         let missing = |inode: &u32| !self.known.contains_key(inode);
         let pause = if wanted.iter().any(missing) { RETRY } else { REPEAT };
         let fresh = wanted.iter().any(|inode| missing(inode) && !self.searched.contains(inode));
-        if fresh || self.last_round.is_none_or(|at| now.saturating_sub(at) >= pause) {
+        self.round_due = self.last_round.map_or(now, |at| at.saturating_add(pause));
+        if fresh || now >= self.round_due {
             self.last_round = Some(now);
+            self.round_due = now.saturating_add(RETRY);
             self.round = Some(Round {
                 wanted: wanted.clone(),
                 processes: processes(&self.proc).into_iter(),
