@@ -1,9 +1,8 @@
 //! What a tick costs, by a real daemon in a network namespace of its own, and by its parts in this process.
 //!
 //! `cargo bench -p shedder --bench tick`, as root; `-- TEXT` measures only cases with that in their name. Prints a table
-//! and writes `target/bench-tick.json`. Listeners are
-//! real and each lies in a real cgroup v2; whoever has no listener has a `file` signal, which is written anew every
-//! second as an application would.
+//! and writes `target/bench-tick.json`. Listeners are real and each lies in a real cgroup v2; whoever has no listener
+//! has a `file` signal, which is written anew every second as an application would.
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 mod daemon;

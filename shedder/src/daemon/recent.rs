@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shedder_common::class::Class;
-use shedder_common::counters::{ClassCounters, PolicyCounters};
-use shedder_common::gate::Gate;
+use shedder_common::class::{CLASSES, Class};
+use shedder_common::counters::{PolicyCounters, WAIT_BUCKETS};
+use shedder_common::gate::{GATES, Gate};
 
 use crate::datapath::Counters;
 use crate::snapshot::Recent;
@@ -31,14 +31,25 @@ struct Samples {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Duration,
-    counters: PolicyCounters,
+    counts: Counts,
+}
+
+/// As much of a policy's counters as is shown; there are two for each of a thousand policies.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// By class.
+    admitted: [u64; CLASSES],
+    /// By class and gate, in whichever mode.
+    refused: [[u64; GATES]; CLASSES],
+    wait_buckets: [u64; WAIT_BUCKETS],
+    wait_sum_us: u64,
 }
 
 /// What happened at one port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecentFacts {
     span: Duration,
-    change: PolicyCounters,
+    change: Counts,
 }
 
 impl Lately {
@@ -46,7 +57,7 @@ impl Lately {
     pub(super) fn update(&mut self, now: Duration, counters: &Counters) {
         self.ports.retain(|range, _| counters.policies.contains_key(range));
         for (range, reading) in &counters.policies {
-            let sample = Sample { at: now, counters: reading.counters };
+            let sample = Sample { at: now, counts: Counts::of(&reading.counters) };
             let samples = self.ports.entry(*range).or_insert(Samples { older: sample, newer: sample });
             if now.saturating_sub(samples.newer.at) >= SPACING {
                 samples.older = samples.newer;
@@ -62,7 +73,7 @@ impl Lately {
         };
         RecentFacts {
             span: now.saturating_sub(samples.older.at),
-            change: change(&samples.older.counters, &reading.counters),
+            change: Counts::of(&reading.counters).since(&samples.older.counts),
         }
     }
 }
@@ -74,7 +85,7 @@ impl RecentFacts {
             return Recent::default();
         }
         let seconds = self.span.as_secs_f64();
-        let admitted: u64 = self.change.classes.iter().map(|class| class.admitted).sum();
+        let admitted: u64 = self.change.admitted.iter().sum();
         let waits: u64 = self.change.wait_buckets.iter().sum();
         Recent {
             seconds,
@@ -85,28 +96,44 @@ impl RecentFacts {
 
     /// Refusals of a class by gate name, without zeros.
     pub(super) fn refused(&self, class: Class) -> BTreeMap<String, u64> {
-        let Some(change) = self.change.classes.get(class.index()) else { return BTreeMap::new() };
-        let by_gate = change.shed.iter().zip(&change.would_shed).map(|(shed, would_shed)| shed + would_shed);
+        let by_gate = self.change.refused.get(class.index()).into_iter().flatten().copied();
         let named = Gate::ALL.into_iter().map(|gate| gate.name().to_owned()).zip(by_gate);
         named.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// What has been counted between two moments; nothing where the counters began anew.
-fn change(before: &PolicyCounters, after: &PolicyCounters) -> PolicyCounters {
-    let mut change = PolicyCounters::default();
-    for (change, (before, after)) in change.classes.iter_mut().zip(before.classes.iter().zip(&after.classes))
-    {
-        *change = ClassCounters {
-            admitted: after.admitted.saturating_sub(before.admitted),
-            shed: differences(&before.shed, &after.shed),
-            would_shed: differences(&before.would_shed, &after.would_shed),
-            ..ClassCounters::default()
-        };
+impl Counts {
+    fn of(counters: &PolicyCounters) -> Self {
+        let classes = &counters.classes;
+        Self {
+            admitted: classes.map(|class| class.admitted),
+            refused: classes.map(|class| sums(&class.shed, &class.would_shed)),
+            wait_buckets: counters.wait_buckets,
+            wait_sum_us: counters.wait_sum_us,
+        }
     }
-    change.wait_buckets = differences(&before.wait_buckets, &after.wait_buckets);
-    change.wait_sum_us = after.wait_sum_us.saturating_sub(before.wait_sum_us);
-    change
+
+    /// What has been counted since; nothing where the counters began anew.
+    fn since(&self, before: &Self) -> Self {
+        let mut refused = self.refused;
+        for (after, before) in refused.iter_mut().zip(&before.refused) {
+            *after = differences(before, after);
+        }
+        Self {
+            admitted: differences(&before.admitted, &self.admitted),
+            refused,
+            wait_buckets: differences(&before.wait_buckets, &self.wait_buckets),
+            wait_sum_us: self.wait_sum_us.saturating_sub(before.wait_sum_us),
+        }
+    }
+}
+
+fn sums<const N: usize>(one: &[u64; N], other: &[u64; N]) -> [u64; N] {
+    let mut sums = *one;
+    for (sum, other) in sums.iter_mut().zip(other) {
+        *sum = sum.saturating_add(*other);
+    }
+    sums
 }
 
 fn differences<const N: usize>(before: &[u64; N], after: &[u64; N]) -> [u64; N] {

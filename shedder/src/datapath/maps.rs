@@ -249,23 +249,32 @@ impl Maps {
     }
 
     pub(super) fn read(&self) -> Result<Counters> {
-        let mut policies = BTreeMap::new();
+        let mut counters = Counters::default();
         for (range, slot) in self.table.slots() {
             let state = self.state.get(&slot, 0)?.0;
-            let correction = self.corrections.get(&slot, 0)?;
-            let counters = sum_policy(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0));
-            policies.insert(
-                range,
-                PolicyReading {
-                    counters,
-                    counted: state.active,
-                    established: state.established(),
-                    correction,
-                },
-            );
+            let reading = PolicyReading {
+                counters: self.decisions(slot)?,
+                counted: state.active,
+                established: state.established(),
+                correction: self.corrections.get(&slot, 0)?,
+            };
+            counters.policies.insert(range, reading);
         }
-        let global = sum_global(self.global_counters.get(&0, 0)?.iter().map(|cpu| &cpu.0));
-        Ok(Counters { policies, global })
+        counters.global = sum_global(self.global_counters.get(&0, 0)?.iter().map(|cpu| &cpu.0));
+        Ok(counters)
+    }
+
+    pub(super) fn read_decisions(&self, counters: &mut Counters) -> Result<()> {
+        counters.policies.retain(|range, _| self.table.slot(*range).is_some());
+        for (range, slot) in self.table.slots() {
+            counters.policies.entry(range).or_default().counters = self.decisions(slot)?;
+        }
+        Ok(())
+    }
+
+    /// What was decided by the policy in a slot.
+    fn decisions(&self, slot: u32) -> Result<PolicyCounters> {
+        Ok(sum_policy(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0)))
     }
 
     fn held_destinations(&self) -> Result<BTreeSet<DestinationKey>> {

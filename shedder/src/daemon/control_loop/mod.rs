@@ -33,7 +33,7 @@ use crate::net::sockets::{Listener, SocketTables};
 use crate::quota::{self, QuotaTable};
 use crate::snapshot::{Snapshot, TICK_BOUNDS_SECONDS, Ticks};
 
-/// How often counters are read for learning rates; whoever looks at a snapshot has them read more often.
+/// How often decisions are counted for learning rates; whoever looks at a snapshot has all counters read more often.
 const COUNTERS_PERIOD: Duration = Duration::from_secs(1);
 
 /// Everything that the daemon knows.
@@ -197,7 +197,8 @@ impl ControlLoop {
         }
         if now >= self.due.counters {
             self.due.counters = now + COUNTERS_PERIOD;
-            self.read_counters(now);
+            let read = self.datapath.read_decisions(&mut self.counters);
+            self.counters_were_read(now, read);
         }
         let looked = self.look_at_listeners();
         let readings = self.pressure.read(now, clock::wall(), looked.then_some(&self.listeners[..]));
@@ -214,10 +215,15 @@ impl ControlLoop {
         self.ticks.total += 1;
     }
 
+    /// Reads all counters.
     fn read_counters(&mut self, now: Duration) {
-        match self.datapath.read() {
-            Ok(counters) => {
-                self.counters = counters;
+        let read = self.datapath.read().map(|counters| self.counters = counters);
+        self.counters_were_read(now, read);
+    }
+
+    fn counters_were_read(&mut self, now: Duration, read: anyhow::Result<()>) {
+        match read {
+            Ok(()) => {
                 self.counters_are_new = true;
                 self.lately.update(now, &self.counters);
                 self.warnings.remove("counters");
