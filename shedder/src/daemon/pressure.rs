@@ -120,17 +120,16 @@ impl Pressure {
         now: Duration,
         readings: &[Reading],
         config: &Config,
-        counters: &Counters,
-        counters_are_new: bool,
+        counters: Option<&Counters>,
     ) -> Update {
-        if counters_are_new {
+        if let Some(counters) = counters {
             self.count_sheds(now, config, counters);
         }
         self.loud.retain(|range| !self.ports.get(range).is_none_or(|port| port.is_quiet(now)));
         let quiet = Quiet::new(&self.loud, self.sensors.workloads(), &self.ranges);
         let update = self.levels.update(now, readings, |scope| quiet.contains(scope));
         let at_rest = Followed { workloads: self.sensors.workloads().changes(), restless: false };
-        if counters_are_new || !update.transitions.is_empty() || self.followed != Some(at_rest) {
+        if counters.is_some() || !update.transitions.is_empty() || self.followed != Some(at_rest) {
             self.follow_levels(now, config, counters);
         }
         update
@@ -146,15 +145,20 @@ impl Pressure {
         self.levels.pin(now, level, until)
     }
 
-    /// Works out anew what the levels ask of each port.
-    pub(super) fn follow_levels(&mut self, now: Duration, config: &Config, counters: &Counters) {
+    /// Works out anew what the levels ask of each port. `counters` are `None` where they are those of last time.
+    pub(super) fn follow_levels(&mut self, now: Duration, config: &Config, counters: Option<&Counters>) {
         let (levels, workloads) = (&self.levels, self.sensors.workloads());
         let mut followed = Followed { workloads: workloads.changes(), restless: false };
         let mut changed = self.followed.is_none();
+        let calm = levels.highest() == Level::Normal;
         for policy in &config.ports {
             let range = range_of(policy);
-            let cgroups = workloads.served(policy.first..=policy.last).flat_map(|(_, cgroups)| cgroups);
-            let level = levels.policy_level(policy.first..=policy.last, cgroups);
+            let level = if calm {
+                Level::Normal
+            } else {
+                let cgroups = workloads.served(policy.first..=policy.last).flat_map(|(_, cgroups)| cgroups);
+                levels.policy_level(policy.first..=policy.last, cgroups)
+            };
             let target = quota::shares(&config.classes, level);
             let port = self.ports.entry(range).or_insert_with(|| Port::new(config));
             port.level = level;
@@ -162,9 +166,7 @@ impl Pressure {
             // The learned rate lasts until the shares have climbed back, or they would have nothing to climb on.
             let pressed = level > Level::Normal || port.ramp.is_climbing(now, config.levels.ramp);
             followed.restless |= pressed;
-            let admitted = counters.policies.get(&range).map_or(0, |reading| {
-                reading.counters.classes.iter().map(|class| class.admitted).sum::<u64>()
-            });
+            let admitted = counters.and_then(|counters| Some(counters.policies.get(&range)?.admitted));
             let learned_rate = port.learned.update(now, admitted, pressed);
             let demand =
                 Demand { shares, learned_rate: learned_rate.filter(|_| policy.rate == RateLimit::Learned) };
@@ -256,17 +258,11 @@ impl Pressure {
             let range = range_of(policy);
             let port = self.ports.entry(range).or_insert_with(|| Port::new(config));
             let Some(reading) = counters.policies.get(&range) else { continue };
-            let total = reading
-                .counters
-                .classes
-                .iter()
-                .map(|class| class.shed.iter().chain(&class.would_shed).sum::<u64>() + class.retransmits_shed)
-                .sum();
-            if total > port.shed_total {
+            if reading.refused > port.shed_total {
                 port.last_shed = Some(now);
                 self.loud.insert(range);
             }
-            port.shed_total = total;
+            port.shed_total = reading.refused;
         }
     }
 }

@@ -10,7 +10,7 @@ use shedder_common::gate::{GATES, Gate};
 use crate::datapath::Counters;
 use crate::snapshot::Recent;
 
-/// Least time between the two samples that are kept of each port: what is shown spans one to two of it.
+/// Least time between the two samples that are kept: what is shown spans one to two of it.
 const SPACING: Duration = Duration::from_secs(2);
 
 /// First and last port of a policy.
@@ -19,19 +19,14 @@ type PortRange = (u16, u16);
 /// Earlier counters of every port.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
-    ports: BTreeMap<PortRange, Samples>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Samples {
     older: Sample,
     newer: Sample,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 struct Sample {
     at: Duration,
-    counts: Counts,
+    ports: BTreeMap<PortRange, Counts>,
 }
 
 /// As much of a policy's counters as is shown; there are two for each of a thousand policies.
@@ -53,28 +48,24 @@ pub struct RecentFacts {
 }
 
 impl Lately {
-    /// Once per tick, with what has just been read.
+    /// Takes what has just been read, where it is time.
     pub(super) fn update(&mut self, now: Duration, counters: &Counters) {
-        self.ports.retain(|range, _| counters.policies.contains_key(range));
-        for (range, reading) in &counters.policies {
-            let sample = Sample { at: now, counts: Counts::of(&reading.counters) };
-            let samples = self.ports.entry(*range).or_insert(Samples { older: sample, newer: sample });
-            if now.saturating_sub(samples.newer.at) >= SPACING {
-                samples.older = samples.newer;
-                samples.newer = sample;
-            }
+        if !self.newer.ports.is_empty() && now.saturating_sub(self.newer.at) < SPACING {
+            return;
         }
+        let ports = counters.policies.iter().map(|(range, reading)| (*range, Counts::of(&reading.counters)));
+        let newest = Sample { at: now, ports: ports.collect() };
+        self.older = std::mem::replace(&mut self.newer, newest);
     }
 
-    /// What happened at a port since the older sample.
+    /// What happened at a port since the older sample; since the newer one where there was no such port before.
     pub(super) fn of(&self, now: Duration, range: PortRange, counters: &Counters) -> RecentFacts {
-        let (Some(samples), Some(reading)) = (self.ports.get(&range), counters.policies.get(&range)) else {
+        let Some(reading) = counters.policies.get(&range) else { return RecentFacts::default() };
+        let before = |sample: &Sample| Some((sample.at, *sample.ports.get(&range)?));
+        let Some((at, before)) = before(&self.older).or_else(|| before(&self.newer)) else {
             return RecentFacts::default();
         };
-        RecentFacts {
-            span: now.saturating_sub(samples.older.at),
-            change: Counts::of(&reading.counters).since(&samples.older.counts),
-        }
+        RecentFacts { span: now.saturating_sub(at), change: Counts::of(&reading.counters).since(&before) }
     }
 }
 
@@ -193,7 +184,10 @@ mod tests {
         lately.update(Duration::ZERO, &counted(1_000, 1_000));
         let recent = lately.of(Duration::from_secs(1), RANGE, &counted(5, 5));
         assert_eq!(recent.state().admitted_per_second, 0.0);
-        lately.update(Duration::from_secs(1), &Counters::default());
-        assert!(lately.ports.is_empty());
+        assert_eq!(lately.of(SPACING, RANGE, &Counters::default()).state(), Recent::default());
+        for time in 1..=2 {
+            lately.update(SPACING * time, &Counters::default());
+        }
+        assert_eq!(lately.of(SPACING * 3, RANGE, &counted(9, 9)).state(), Recent::default());
     }
 }

@@ -18,6 +18,10 @@ pub struct Counters {
 pub struct PolicyReading {
     /// Sums over CPUs.
     pub counters: PolicyCounters,
+    /// Of these, new attempts that were admitted.
+    pub admitted: u64,
+    /// Of these, attempts that were refused or, in `observe`, would have been, repeats included.
+    pub refused: u64,
     /// Live connections that the kernel has counted.
     pub counted: u64,
     /// Connections that the kernel has seen come, counted or not.
@@ -27,6 +31,17 @@ pub struct PolicyReading {
 }
 
 impl PolicyReading {
+    /// Takes what was decided.
+    pub(super) fn set_decisions<'a>(&mut self, cpus: impl Iterator<Item = &'a PolicyCounters>) {
+        self.counters = sum_policy(cpus);
+        // While it is at hand: every second this is asked of a thousand policies.
+        (self.admitted, self.refused) = (0, 0);
+        for class in &self.counters.classes {
+            self.admitted += class.admitted;
+            self.refused += class.shed.iter().chain(&class.would_shed).sum::<u64>() + class.retransmits_shed;
+        }
+    }
+
     /// Live connections.
     #[must_use]
     pub const fn active(&self) -> u64 {
@@ -34,7 +49,7 @@ impl PolicyReading {
     }
 }
 
-pub(super) fn sum_policy<'a>(cpus: impl Iterator<Item = &'a PolicyCounters>) -> PolicyCounters {
+fn sum_policy<'a>(cpus: impl Iterator<Item = &'a PolicyCounters>) -> PolicyCounters {
     let mut sum = PolicyCounters::default();
     for cpu in cpus {
         for (total, class) in sum.classes.iter_mut().zip(&cpu.classes) {

@@ -17,7 +17,7 @@ use shedder_common::limits::{PolicyAddress, PolicyLimits, PolicyState, SourceRul
 use shedder_common::local_addresses::{AddressBucket, bucket};
 
 use super::Rules;
-use super::counters::{Counters, PolicyReading, sum_global, sum_policy};
+use super::counters::{Counters, PolicyReading, sum_global};
 use super::pins::Pins;
 use super::ports::{PortRange, PortTable};
 use super::wire::Wire;
@@ -252,12 +252,13 @@ impl Maps {
         let mut counters = Counters::default();
         for (range, slot) in self.table.slots() {
             let state = self.state.get(&slot, 0)?.0;
-            let reading = PolicyReading {
-                counters: self.decisions(slot)?,
+            let mut reading = PolicyReading {
                 counted: state.active,
                 established: state.established(),
                 correction: self.corrections.get(&slot, 0)?,
+                ..PolicyReading::default()
             };
+            self.read_policy(slot, &mut reading)?;
             counters.policies.insert(range, reading);
         }
         counters.global = sum_global(self.global_counters.get(&0, 0)?.iter().map(|cpu| &cpu.0));
@@ -267,14 +268,14 @@ impl Maps {
     pub(super) fn read_decisions(&self, counters: &mut Counters) -> Result<()> {
         counters.policies.retain(|range, _| self.table.slot(*range).is_some());
         for (range, slot) in self.table.slots() {
-            counters.policies.entry(range).or_default().counters = self.decisions(slot)?;
+            self.read_policy(slot, counters.policies.entry(range).or_default())?;
         }
         Ok(())
     }
 
-    /// What was decided by the policy in a slot.
-    fn decisions(&self, slot: u32) -> Result<PolicyCounters> {
-        Ok(sum_policy(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0)))
+    fn read_policy(&self, slot: u32, reading: &mut PolicyReading) -> Result<()> {
+        reading.set_decisions(self.counters.get(&slot, 0)?.iter().map(|cpu| &cpu.0));
+        Ok(())
     }
 
     fn held_destinations(&self) -> Result<BTreeSet<DestinationKey>> {

@@ -372,6 +372,15 @@ impl Levels {
         }
     }
 
+    /// The highest level in force at any scope.
+    #[must_use]
+    pub fn highest(&self) -> Level {
+        match self.pin {
+            Some(pin) => pin.level,
+            None => self.scopes.values().map(|state| state.level).max().unwrap_or_default(),
+        }
+    }
+
     /// The level of a port policy: the highest of the host's, its workloads' and its ports' own.
     pub fn policy_level<'a>(
         &self,

@@ -21,18 +21,21 @@ pub struct LearnedRate {
 }
 
 impl LearnedRate {
-    /// One tick: how many the port has admitted in all, and whether it is under pressure. Gives the rate per second
-    /// to measure it against; `None` while there is no pressure.
-    pub fn update(&mut self, now: Duration, admitted_total: u64, pressed: bool) -> Option<f64> {
+    /// One tick: how many the port has admitted in all, `None` where that was not counted just now, and whether it is
+    /// under pressure. Gives the rate per second to measure it against; `None` while there is no pressure.
+    pub fn update(&mut self, now: Duration, admitted_total: Option<u64>, pressed: bool) -> Option<f64> {
         if !pressed {
             self.learned = None;
-            self.remember(now, admitted_total);
-            return None;
         }
-        // Under pressure the port admits what it is let, which is not what it can.
         if self.learned.is_none() {
-            self.learned = Some(self.per_second(now, admitted_total).max(LEAST_PER_SECOND));
-            self.admitted.clear();
+            // Under pressure the port admits what it is let, which is not what it can.
+            if let Some(total) = admitted_total {
+                self.remember(now, total);
+            }
+            if pressed {
+                self.learned = Some(self.per_second().max(LEAST_PER_SECOND));
+                self.admitted.clear();
+            }
         }
         self.learned
     }
@@ -48,10 +51,13 @@ impl LearnedRate {
         }
     }
 
-    fn per_second(&self, now: Duration, total: u64) -> f64 {
-        let Some((time, first)) = self.admitted.front() else { return 0.0 };
-        let history = now.saturating_sub(*time).max(LEAST_HISTORY);
-        total.saturating_sub(*first) as f64 / history.as_secs_f64()
+    fn per_second(&self) -> f64 {
+        let (Some((began, first)), Some((ended, last))) = (self.admitted.front(), self.admitted.back())
+        else {
+            return 0.0;
+        };
+        let history = ended.saturating_sub(*began).max(LEAST_HISTORY);
+        last.saturating_sub(*first) as f64 / history.as_secs_f64()
     }
 }
 
@@ -73,7 +79,7 @@ mod tests {
         for _ in 0..ticks {
             now += TICK;
             total += per_tick;
-            assert_eq!(learned.update(now, total, false), None);
+            assert_eq!(learned.update(now, Some(total), false), None);
         }
         (now, total)
     }
@@ -83,21 +89,31 @@ mod tests {
         let mut learned = LearnedRate::default();
         let (now, total) = steady(&mut learned, Duration::ZERO, 0, 300, 500);
         let (now, total) = steady(&mut learned, now, total, 100, 20);
-        let rate = learned.update(now, total, true).unwrap();
+        let rate = learned.update(now, Some(total), true).unwrap();
         assert!((rate - 200.0).abs() < 5.0, "{rate}");
         // What is admitted under pressure teaches nothing.
         for tick in 1..100 {
-            assert_eq!(learned.update(now + TICK * tick, total + 7, true), Some(rate));
+            assert_eq!(learned.update(now + TICK * tick, Some(total + 7), true), Some(rate));
         }
-        assert_eq!(learned.update(now + TICK * 100, total + 7, false), None);
+        assert_eq!(learned.update(now + TICK * 100, Some(total + 7), false), None);
     }
 
     #[test]
     fn an_idle_port_and_a_fresh_daemon_learn_the_least_rate() {
-        assert_eq!(LearnedRate::default().update(TICK, 0, true), Some(LEAST_PER_SECOND));
+        assert_eq!(LearnedRate::default().update(TICK, Some(0), true), Some(LEAST_PER_SECOND));
         let mut learned = LearnedRate::default();
         let (now, total) = steady(&mut learned, Duration::ZERO, 0, 300, 0);
-        assert_eq!(learned.update(now, total, true), Some(LEAST_PER_SECOND));
+        assert_eq!(learned.update(now, Some(total), true), Some(LEAST_PER_SECOND));
+    }
+
+    #[test]
+    fn pressure_between_two_counts_lowers_no_rate() {
+        let mut learned = LearnedRate::default();
+        for second in 0..20 {
+            learned.update(Duration::from_secs(second), Some(second * 100), false);
+            learned.update(Duration::from_secs(second) + TICK, None, false);
+        }
+        assert_eq!(learned.update(Duration::from_millis(19_900), None, true), Some(100.0));
     }
 
     #[test]
@@ -105,7 +121,7 @@ mod tests {
         let mut learned = LearnedRate::default();
         let (now, _) = steady(&mut learned, Duration::ZERO, 1_000_000, 50, 100);
         let (now, total) = steady(&mut learned, now, 0, 50, 10);
-        let rate = learned.update(now, total, true).unwrap();
+        let rate = learned.update(now, Some(total), true).unwrap();
         assert!((90.0..=110.0).contains(&rate), "{rate}");
     }
 }

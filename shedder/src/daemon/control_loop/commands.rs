@@ -105,7 +105,7 @@ impl ControlLoop {
             for_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(|time| now + time);
         let transitions = self.pressure.pin(now, level, until);
         self.read_counters(now);
-        self.pressure.follow_levels(now, &self.config, &self.counters);
+        self.pressure.follow_levels(now, &self.config, Some(&self.counters));
         tell_steps(&transitions);
     }
 }

@@ -202,8 +202,8 @@ impl ControlLoop {
         }
         let looked = self.look_at_listeners();
         let readings = self.pressure.read(now, clock::wall(), looked.then_some(&self.listeners[..]));
-        let counters_are_new = std::mem::take(&mut self.counters_are_new);
-        let update = self.pressure.judge(now, &readings, &self.config, &self.counters, counters_are_new);
+        let counters = std::mem::take(&mut self.counters_are_new).then_some(&self.counters);
+        let update = self.pressure.judge(now, &readings, &self.config, counters);
         self.teller.tell(&update, |signal| self.pressure.lacking(signal));
         self.write_quotas(now);
         self.recordings.publish(|| TickReadings {
