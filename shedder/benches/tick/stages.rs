@@ -77,6 +77,7 @@ fn run(config: &Config, pins: &Path) -> Result<Stages> {
                 inode: listener.inode,
                 accept_queue: listener.accept_queue,
                 backlog: listener.backlog,
+                drops: listener.drops,
                 cgroup_id: listener.cgroup_id,
             })
             .collect();

@@ -108,6 +108,7 @@ impl Pressure {
                 inode: listener.inode,
                 accept_queue: listener.accept_queue,
                 backlog: listener.backlog,
+                drops: listener.drops,
                 cgroup_id: listener.cgroup_id,
             })
             .collect()

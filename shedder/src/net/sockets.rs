@@ -15,6 +15,10 @@ use super::netlink::{NetlinkSocket, attribute, common};
 
 const RESPONSE_BYTES: usize = 72;
 
+/// `INET_DIAG_SKMEMINFO`, and the place of `SK_MEMINFO_DROPS` in it, since Linux 4.10.
+const INET_DIAG_SKMEMINFO: u16 = 7;
+const DROPS_AT: std::ops::Range<usize> = 32..36;
+
 /// `INET_DIAG_CGROUP_ID`, since Linux 5.8.
 const INET_DIAG_CGROUP_ID: u16 = 21;
 
@@ -37,6 +41,9 @@ pub struct Listener {
     pub accept_queue: u32,
     /// The listen backlog; the queue is full above it.
     pub backlog: u32,
+    /// Attempts and handshakes that the kernel has dropped here, for whatever reason; wraps. `None` where the kernel does
+    /// not tell.
+    pub drops: Option<u32>,
     /// Id (inode number) of the owner's cgroup v2; `None` where the kernel does not tell.
     pub cgroup_id: Option<u64>,
 }
@@ -72,7 +79,7 @@ impl SocketTables {
                 .netlink
                 .dump(
                     SOCK_DIAG_BY_FAMILY,
-                    &request(family, StateFlags::LISTEN),
+                    &request(family, StateFlags::LISTEN, ExtensionFlags::SKMEMINFO),
                     |found: &mut Vec<Listener>, payload| found.extend(listener(payload)),
                 )
                 .map_err(NetError::while_doing(doing))?;
@@ -104,7 +111,7 @@ impl SocketTables {
                 .netlink
                 .dump(
                     SOCK_DIAG_BY_FAMILY,
-                    &request(family, live_states()),
+                    &request(family, live_states(), ExtensionFlags::empty()),
                     |counts: &mut HashMap<u16, u32>, payload| {
                         if let Some(port) = live_connection(payload, ports, is_local) {
                             let count = counts.entry(port).or_default();
@@ -132,12 +139,12 @@ fn live_states() -> StateFlags {
         | StateFlags::CLOSING
 }
 
-/// A dump of the TCP sockets of one family in these states, without any extra information.
-fn request(family: u8, states: StateFlags) -> InetRequest {
+/// A dump of the TCP sockets of one family in these states.
+fn request(family: u8, states: StateFlags, extensions: ExtensionFlags) -> InetRequest {
     InetRequest {
         family,
         protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
+        extensions,
         states,
         socket_id: if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() },
     }
@@ -155,6 +162,9 @@ fn listener(payload: &[u8]) -> Option<Listener> {
         uid: header.uid,
         accept_queue: header.recv_queue,
         backlog: header.send_queue,
+        drops: attribute(attributes, INET_DIAG_SKMEMINFO)
+            .and_then(|memory| memory.get(DROPS_AT)?.try_into().ok())
+            .map(u32::from_ne_bytes),
         cgroup_id: attribute(attributes, INET_DIAG_CGROUP_ID)
             .and_then(|value| value.try_into().ok())
             .map(u64::from_ne_bytes)
@@ -237,7 +247,7 @@ mod tests {
             assert_eq!((first.port, first.address), (8080, Address::from_v4([127, 0, 0, 1])));
             assert_eq!((first.accept_queue, first.backlog, first.ipv6), (3, 7, false));
             assert_eq!(u64::from(first.inode), inode_of(&v4));
-            assert_eq!(first.uid, 0);
+            assert_eq!((first.uid, first.drops), (0, Some(0)));
             assert_eq!((second.port, second.address), (8081, Address::from_v6([0; 16])));
             assert_eq!((second.accept_queue, second.ipv6, second.v6_only), (1, true, false));
             assert_eq!(u64::from(second.inode), inode_of(&v6));

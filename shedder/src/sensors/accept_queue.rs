@@ -64,7 +64,7 @@ mod tests {
     use crate::sensors::testing::{Bench, signal};
 
     fn listener(port: u16, accept_queue: u32, backlog: u32) -> ListenerFact {
-        ListenerFact { port, inode: 0, accept_queue, backlog, cgroup_id: None }
+        ListenerFact { port, inode: 0, accept_queue, backlog, drops: Some(0), cgroup_id: None }
     }
 
     #[test]

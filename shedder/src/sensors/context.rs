@@ -15,6 +15,8 @@ pub struct ListenerFact {
     pub accept_queue: u32,
     /// The listen backlog.
     pub backlog: u32,
+    /// What the kernel has dropped at this socket, for whatever reason; wraps. `None` where it does not tell.
+    pub drops: Option<u32>,
     /// Id of the cgroup v2 in which the socket was made; `None` where the kernel does not say.
     pub cgroup_id: Option<u64>,
 }

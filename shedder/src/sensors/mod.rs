@@ -52,7 +52,7 @@ const SENSORS: [(Build, Duration); 8] = [
     (accept_queue::build, Duration::ZERO),
     (conntrack::build, EVERY_SECOND_TICK),
     (tcp_mem::build, EVERY_SECOND_TICK),
-    (listen_overflows::build, EVERY_SECOND_TICK),
+    (listen_overflows::build, Duration::ZERO),
     (file::build, Duration::ZERO),
 ];
 

@@ -33,7 +33,11 @@ fn on_an_empty_host_every_signal_is_named_and_unavailable() {
     assert!(readings.iter().all(|reading| reading.value.is_err()));
     for signal in defaults() {
         let scopes = bench.scopes(&signal.name);
-        let expected: &[&str] = if signal.name == "accept_queue" { &[] } else { &["host"] };
+        let expected: &[&str] = if ["accept_queue", "listen_overflows"].contains(&signal.name.as_str()) {
+            &[]
+        } else {
+            &["host"]
+        };
         assert_eq!(scopes, expected, "{}", signal.name);
     }
 }
@@ -44,7 +48,14 @@ fn each_signal_is_read_once_at_each_scope() {
     bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
     bench.write("sys/fs/cgroup/web/cpu.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
     let id = fs::metadata(bench.path("sys/fs/cgroup/web")).unwrap().ino();
-    let listener = |port| ListenerFact { port, inode: 7, accept_queue: 1, backlog: 2, cgroup_id: Some(id) };
+    let listener = |port| ListenerFact {
+        port,
+        inode: 7,
+        accept_queue: 1,
+        backlog: 2,
+        drops: Some(0),
+        cgroup_id: Some(id),
+    };
     bench.listeners = vec![listener(80), listener(80), listener(443)];
     let readings = bench.tick(0);
     let mut keys: Vec<_> = readings.iter().map(|reading| (&reading.signal, &reading.scope)).collect();
@@ -67,8 +78,14 @@ fn a_cgroup_that_is_removed_meanwhile_is_named_and_hides_nothing() {
     bench.write("proc/meminfo", "MemTotal: 100 kB\nMemAvailable: 50 kB\n");
     bench.write("sys/fs/cgroup/web/memory.current", "5\n");
     let id = fs::metadata(bench.path("sys/fs/cgroup/web")).unwrap().ino();
-    bench.listeners =
-        vec![ListenerFact { port: 80, inode: 7, accept_queue: 1, backlog: 2, cgroup_id: Some(id) }];
+    bench.listeners = vec![ListenerFact {
+        port: 80,
+        inode: 7,
+        accept_queue: 1,
+        backlog: 2,
+        drops: Some(0),
+        cgroup_id: Some(id),
+    }];
     bench.tick(0);
     fs::remove_dir_all(bench.path("sys/fs/cgroup/web")).unwrap();
     bench.tick(100);
@@ -126,6 +143,7 @@ fn crowded(workloads: u16) -> Bench {
             inode: 0,
             accept_queue: 1,
             backlog: 2,
+            drops: Some(0),
             cgroup_id: Some(id),
         });
     }

@@ -14,7 +14,7 @@ fn bench() -> Bench {
 }
 
 fn listener(port: u16, inode: u32) -> ListenerFact {
-    ListenerFact { port, inode, accept_queue: 0, backlog: 128, cgroup_id: None }
+    ListenerFact { port, inode, accept_queue: 0, backlog: 128, drops: Some(0), cgroup_id: None }
 }
 
 /// A process with that many descriptors, the first of which is the socket.

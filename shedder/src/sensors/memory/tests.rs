@@ -190,6 +190,7 @@ fn a_changed_limit_is_seen_within_a_second_and_not_all_in_one_tick() {
             inode: 0,
             accept_queue: 0,
             backlog: 1,
+            drops: Some(0),
             cgroup_id: Some(id),
         });
     }

@@ -303,6 +303,7 @@ fn workload_bench() -> Bench {
         inode: 0,
         accept_queue: 0,
         backlog: 1,
+        drops: Some(0),
         cgroup_id: Some(id),
     }];
     bench

@@ -45,6 +45,7 @@ impl Host {
                 inode: *inode,
                 accept_queue: 0,
                 backlog: 1,
+                drops: Some(0),
                 cgroup_id: *cgroup_id,
             })
             .collect();
@@ -170,7 +171,8 @@ fn the_id_of_a_real_cgroup_is_its_inode() {
     let cgroup = RealCgroup::unified("index");
     let id = fs::metadata(cgroup.path()).unwrap().ino();
     let mut workloads = Workloads::new(Path::new("/"));
-    let listener = ListenerFact { port: 80, inode: 0, accept_queue: 0, backlog: 1, cgroup_id: Some(id) };
+    let listener =
+        ListenerFact { port: 80, inode: 0, accept_queue: 0, backlog: 1, drops: Some(0), cgroup_id: Some(id) };
     for second in 0..1_000 {
         workloads.set_listeners(&[listener]);
         workloads.update(Duration::from_secs(second));
