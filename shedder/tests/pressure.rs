@@ -259,7 +259,12 @@ fn thresholds_that_are_changed_are_judged_anew_at_once() {
 
 #[test]
 fn a_level_that_is_held_for_nothing_is_probed_until_it_gets_worse_or_clients_are_back() {
-    let bench = Bench::neighbours();
+    let bench = Bench::start(|net| {
+        let batch = source(net, 101);
+        let port = |port| format!("[[port]]\nport = {port}\nrate = \"100/s\"\nburst = 10\n");
+        port(8080) + &port(8081) + &format!("[[source]]\ncidr = \"{batch}/32\"\nclass = \"batch\"\n")
+    });
+    bench.net.link.a.add_sources(2).unwrap();
     let file = bench.daemon.config_file();
     let config = fs::read_to_string(&file).unwrap();
     fs::write(&file, config.replace("hold = \"1s\"", "hold = \"1s\"\nmax_hold = \"1s\"")).unwrap();
@@ -277,11 +282,26 @@ fn a_level_that_is_held_for_nothing_is_probed_until_it_gets_worse_or_clients_are
     bench.age.set("1.4");
     bench.wait_for_level("8080", "moderate");
     probed();
-    // What is refused is more than the quota, so the level is not held for nothing.
     let address = SocketAddr::new(bench.net.server_ip(false), 8080);
-    let knock = || drop(support::connect(&bench.net.client, address, CONNECT));
+    let knock = |from: IpAddr| {
+        for _ in 0..50 {
+            drop(connect_from(&bench.net.client, from, address));
+        }
+    };
+    let refused = || bench.daemon.counts("8080").shed;
+    // What a class with the whole share is refused it would be without the level too.
+    bench.age.set("1.6");
+    let before = refused();
+    for level in ["moderate", "normal"] {
+        eventually("the level is probed whoever knocks", || {
+            knock(bench.net.link.a.ipv4.into());
+            bench.level("8080") == level
+        });
+    }
+    assert!(refused() > before);
+    // What is refused for want of a share is more than the quota, so the level is not held for nothing.
     eventually("clients are back, and so is the level", || {
-        (0..50).for_each(|_| knock());
+        knock(source(&bench.net, 101));
         bench.level("8080") == "moderate"
     });
     assert_eq!(bench.level("8081"), "normal");
@@ -301,14 +321,17 @@ fn a_port_without_a_rate_is_measured_against_what_it_admitted_before() {
         drop(support::connect(&bench.net.client, address, CONNECT).unwrap());
     }
     eventually("all are counted", || bench.daemon.counts("8080").admitted == u64::from(CONNECTS));
+    // Less is no history.
+    let least_history = Duration::from_secs(5);
+    std::thread::sleep((least_history + Duration::from_secs(2)).saturating_sub(began.elapsed()));
     bench.age.set("2.2");
     let pressed = bench.wait_for_level("8080", "high");
     let learned_rate = learned().unwrap();
-    // All came since the start, and less than a second is no history; of what takes a slow machine longer than ten
-    // seconds a part is forgotten.
+    // All came since the start; of what takes a slow machine longer than ten seconds a part is forgotten.
     let took = began.elapsed().as_secs_f64();
-    let least = if took < 10.0 { f64::from(CONNECTS) / took.max(1.0) } else { 10.0 };
-    assert!((least..=f64::from(CONNECTS)).contains(&learned_rate), "{learned_rate} after {took} s");
+    let least = if took < 10.0 { f64::from(CONNECTS) / took } else { 10.0 };
+    let most = f64::from(CONNECTS) / least_history.as_secs_f64();
+    assert!((least..=most).contains(&learned_rate), "{learned_rate} after {took} s");
     assert!(about(rate(&pressed, "interactive"), 0.7 * learned_rate), "{pressed}");
     assert!(about(rate(&pressed, "optional"), 0.1 * learned_rate), "{pressed}");
     assert!(closed(&pressed, "batch"), "{pressed}");

@@ -318,4 +318,13 @@ impl PortPolicy {
     pub fn label(&self) -> String {
         if self.first == self.last { self.first.to_string() } else { format!("{}-{}", self.first, self.last) }
     }
+
+    /// Whether its owner closed it: a limit of 0 admits none, whatever the share, and no floor lies below it.
+    #[must_use]
+    pub fn admits_none(&self) -> bool {
+        self.rate == RateLimit::PerSecond(0.0)
+            || self.connections == Some(0)
+            || self.queue_depth == Some(0.0)
+            || self.queue_wait.is_some_and(|wait| wait.is_zero())
+    }
 }

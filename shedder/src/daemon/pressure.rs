@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use shedder_common::class::CLASSES;
 use shedder_common::level::Level;
 
 use super::ranges::{PortRange, Ranges, range_of};
@@ -21,7 +22,7 @@ use crate::sensors::reading::{CgroupPath, Reading, Scope};
 use crate::sensors::workloads::Workloads;
 use crate::snapshot::{Pin, ScopeLevel, SignalState};
 
-/// Over which time a port that sheds nothing is said to be offered less than its quotas.
+/// Over which time a port that sheds nothing because of pressure is said to be offered less than its quotas.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// What the daemon knows of pressure.
@@ -31,7 +32,7 @@ pub(super) struct Pressure {
     levels: Levels,
     ranges: Ranges,
     ports: BTreeMap<PortRange, Port>,
-    /// The policies that have shed lately, as of the last judgement.
+    /// The policies that have shed lately because of pressure, as of the last judgement.
     loud: BTreeSet<PortRange>,
     /// What the ports are asked follows from more than has changed since.
     followed: Option<Followed>,
@@ -54,7 +55,9 @@ struct Port {
     learned: LearnedRate,
     ramp: Ramp,
     demand: Demand,
-    shed_total: u64,
+    /// As of [`PolicyReading::refused`](crate::datapath::PolicyReading::refused).
+    refused: [u64; CLASSES],
+    /// When pressure last refused what would be admitted without it.
     last_shed: Option<Duration>,
 }
 
@@ -192,6 +195,11 @@ impl Pressure {
         config.ports.iter().map(demand).collect()
     }
 
+    /// Nothing was judged for a while: what was counted before does not go on.
+    pub(super) fn interrupt(&mut self) {
+        self.ports.values_mut().for_each(|port| port.learned.interrupt());
+    }
+
     /// How long it takes at most until anything is read again.
     pub(super) const fn pace(&self) -> Duration {
         self.sensors.pace()
@@ -254,16 +262,24 @@ impl Pressure {
             .collect()
     }
 
+    /// Notes the policies whose clients offer more than pressure lets them.
     fn count_sheds(&mut self, now: Duration, config: &Config, counters: &Counters) {
+        let normal = quota::shares(&config.classes, Level::Normal);
         for policy in &config.ports {
             let range = range_of(policy);
             let port = self.ports.entry(range).or_insert_with(|| Port::new(config));
             let Some(reading) = counters.policies.get(&range) else { continue };
-            if reading.refused > port.shed_total {
+            let before = std::mem::replace(&mut port.refused, reading.refused);
+            // What is refused with the whole share, or by a port that its owner closed, no lower level would admit.
+            let by_share = before
+                .iter()
+                .zip(&reading.refused)
+                .zip(port.demand.shares.iter().zip(&normal))
+                .any(|((before, after), (share, normal))| after > before && share < normal);
+            if by_share && !policy.admits_none() {
                 port.last_shed = Some(now);
                 self.loud.insert(range);
             }
-            port.shed_total = reading.refused;
         }
     }
 }
@@ -276,7 +292,7 @@ impl Port {
             learned: LearnedRate::default(),
             ramp: Ramp::new(demand.shares),
             demand,
-            shed_total: 0,
+            refused: [0; CLASSES],
             last_shed: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use shedder_common::class::CLASSES;
 use shedder_common::counters::{GlobalCounters, PolicyCounters};
 
 /// All counters at one moment.
@@ -18,10 +19,11 @@ pub struct Counters {
 pub struct PolicyReading {
     /// Sums over CPUs.
     pub counters: PolicyCounters,
-    /// Of these, new attempts that were admitted.
+    /// Of these, new attempts that were admitted, or passed because nothing was obeyed.
     pub admitted: u64,
-    /// Of these, attempts that were refused or, in `observe`, would have been, repeats included.
-    pub refused: u64,
+    /// Of these, by [`Class::index`](shedder_common::class::Class::index), attempts that were refused or, in `observe`,
+    /// would have been, repeats included.
+    pub refused: [u64; CLASSES],
     /// Live connections that the kernel has counted.
     pub counted: u64,
     /// Connections that the kernel has seen come, counted or not.
@@ -35,11 +37,11 @@ impl PolicyReading {
     pub(super) fn set_decisions<'a>(&mut self, cpus: impl Iterator<Item = &'a PolicyCounters>) {
         self.counters = sum_policy(cpus);
         // While it is at hand: every second this is asked of a thousand policies.
-        (self.admitted, self.refused) = (0, 0);
-        for class in &self.counters.classes {
-            self.admitted += class.admitted;
-            self.refused += class.shed.iter().chain(&class.would_shed).sum::<u64>() + class.retransmits_shed;
-        }
+        self.admitted = self.counters.classes.iter().map(|class| class.admitted + class.fail_open).sum();
+        self.refused = self
+            .counters
+            .classes
+            .map(|class| class.shed.iter().chain(&class.would_shed).sum::<u64>() + class.retransmits_shed);
     }
 
     /// Live connections.

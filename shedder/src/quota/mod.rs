@@ -88,11 +88,7 @@ pub fn policy_limits(
     // Pressure takes nothing from a class with the whole share: what the port admitted before is no limit that
     // anybody has set.
     let is_limit = |share: f64| policy.rate != RateLimit::Learned || share < 1.0;
-    // A limit of 0 admits none, whatever the share, and no floor lies below it.
-    let admits_none = rate == Some(0.0)
-        || policy.connections == Some(0)
-        || policy.queue_depth == Some(0.0)
-        || policy.queue_wait.is_some_and(|wait| wait.is_zero());
+    let admits_none = policy.admits_none();
     let burst = policy.burst.map_or_else(|| rate.map_or(1.0, |rate| (rate / 10.0).max(1.0)), f64::from);
     let mut limits = PolicyLimits::unlimited(policy.class);
     for (index, class) in Class::ALL.into_iter().enumerate() {

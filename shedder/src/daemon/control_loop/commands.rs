@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use shedder_common::control::Mode;
+
 use super::ControlLoop;
 use super::tell::tell_steps;
 use crate::config::model::Config;
@@ -19,7 +21,7 @@ impl ControlLoop {
             );
         }
         let config = Config { daemon: running.daemon.clone(), metrics: running.metrics.clone(), ..config };
-        self.mode = config.mode;
+        self.set_mode(config.mode);
         self.policies.reload(config);
         self.apply_policies();
         let transitions = self.pressure.set_config(clock::monotonic(), &self.config);
@@ -44,7 +46,8 @@ impl ControlLoop {
                 }
             }
             Command::Mode { mode } => {
-                let before = std::mem::replace(&mut self.mode, mode);
+                let before = self.mode;
+                self.set_mode(mode);
                 self.write_quotas(now);
                 tracing::info!("Mode {} is now {}.", before.name(), mode.name());
                 Ok(Payload::Message(format!("mode is {}, it was {}", mode.name(), before.name())))
@@ -105,7 +108,8 @@ impl ControlLoop {
             for_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).map(|time| now + time);
         let transitions = self.pressure.pin(now, level, until);
         self.read_counters(now);
-        self.pressure.follow_levels(now, &self.config, Some(&self.counters));
+        let counters = (self.mode != Mode::Off).then_some(&self.counters);
+        self.pressure.follow_levels(now, &self.config, counters);
         tell_steps(&transitions);
     }
 }

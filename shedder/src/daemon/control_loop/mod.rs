@@ -202,7 +202,9 @@ impl ControlLoop {
         }
         let looked = self.look_at_listeners();
         let readings = self.pressure.read(now, clock::wall(), looked.then_some(&self.listeners[..]));
-        let counters = std::mem::take(&mut self.counters_are_new).then_some(&self.counters);
+        // What passed unjudged says nothing.
+        let counters_say = std::mem::take(&mut self.counters_are_new) && self.mode != Mode::Off;
+        let counters = counters_say.then_some(&self.counters);
         let update = self.pressure.judge(now, &readings, &self.config, counters);
         self.teller.tell(&update, |signal| self.pressure.lacking(signal));
         self.write_quotas(now);
@@ -253,6 +255,13 @@ impl ControlLoop {
             *count += 1;
         }
         self.ticks.sum_seconds += seconds;
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        if self.mode != mode && [self.mode, mode].contains(&Mode::Off) {
+            self.pressure.interrupt();
+        }
+        self.mode = mode;
     }
 
     /// Takes what the policies have become.
