@@ -44,16 +44,16 @@ pub trait Sensor: fmt::Debug + Send {
 /// Makes the sensor for those of the signals that are of its kind; `None` where there are none.
 type Build = fn(&Path, &[Signal]) -> Option<Box<dyn Sensor>>;
 
-/// Every sensor, and how long it rests at least. A new one is a new file and a line here.
-const SENSORS: [(Build, Duration); 8] = [
-    (psi::build, Duration::ZERO),
-    (memory::build, Duration::ZERO),
-    (fds::build, Duration::ZERO),
-    (accept_queue::build, Duration::ZERO),
-    (conntrack::build, EVERY_SECOND_TICK),
-    (tcp_mem::build, EVERY_SECOND_TICK),
-    (listen_overflows::build, Duration::ZERO),
-    (file::build, Duration::ZERO),
+/// Every sensor: what it reads, how it is made, and how long it rests at least. A new one is a new file and a line here.
+const SENSORS: [(fn(&SignalSource) -> bool, Build, Duration); 8] = [
+    (|source| matches!(source, SignalSource::Psi { .. }), psi::build, Duration::ZERO),
+    (|source| matches!(source, SignalSource::Memory), memory::build, Duration::ZERO),
+    (|source| matches!(source, SignalSource::Fds), fds::build, Duration::ZERO),
+    (|source| matches!(source, SignalSource::AcceptQueue), accept_queue::build, Duration::ZERO),
+    (|source| matches!(source, SignalSource::Conntrack), conntrack::build, EVERY_SECOND_TICK),
+    (|source| matches!(source, SignalSource::TcpMem), tcp_mem::build, EVERY_SECOND_TICK),
+    (|source| matches!(source, SignalSource::ListenOverflows), listen_overflows::build, Duration::ZERO),
+    (|source| matches!(source, SignalSource::File { .. }), file::build, Duration::ZERO),
 ];
 
 /// Of a tenth of a second; of longer ticks it is every one.
@@ -63,6 +63,8 @@ const EVERY_SECOND_TICK: Duration = Duration::from_millis(150);
 #[derive(Debug)]
 struct Resting {
     sensor: Box<dyn Sensor>,
+    /// Its signals.
+    signals: Vec<Signal>,
     rest: Duration,
     due_at: Duration,
 }
@@ -92,16 +94,23 @@ impl Sensors {
         sensors
     }
 
-    /// Reads these signals from now on.
+    /// Reads these signals from now on. A sensor whose signals are read as before goes on, with all that it remembers.
     pub fn set_signals(&mut self, signals: &[Signal]) {
         let enabled: Vec<Signal> = signals.iter().filter(|signal| signal.enabled).cloned().collect();
         let stale_after = enabled.iter().map(|signal| signal.stale_after).min();
         self.pace = stale_after.map_or(LONGEST, |stale_after| LONGEST.min(stale_after / 3));
         self.workloads.set_pace(self.pace);
-        let sensor = |(build, rest): &(Build, Duration)| {
-            Some(Resting { sensor: build(&self.root, &enabled)?, rest: *rest, due_at: Duration::ZERO })
-        };
-        self.sensors = SENSORS.iter().filter_map(sensor).collect();
+        let mut before = std::mem::take(&mut self.sensors);
+        for (reads, build, rest) in &SENSORS {
+            let signals: Vec<Signal> =
+                enabled.iter().filter(|signal| reads(&signal.source)).cloned().collect();
+            let same = |sensor: &Resting| are_read_alike(&sensor.signals, &signals);
+            if let Some(place) = before.iter().position(same) {
+                self.sensors.push(before.swap_remove(place));
+            } else if let Some(sensor) = build(&self.root, &signals) {
+                self.sensors.push(Resting { sensor, signals, rest: *rest, due_at: Duration::ZERO });
+            }
+        }
     }
 
     /// One tick: every enabled signal at every scope that there is, but where workloads are many those whose turn it
@@ -133,7 +142,7 @@ impl Sensors {
             workloads: &self.workloads,
         };
         let mut readings = Vec::new();
-        for Resting { sensor, rest, due_at } in &mut self.sensors {
+        for Resting { sensor, rest, due_at, .. } in &mut self.sensors {
             if now >= *due_at {
                 *due_at = now.saturating_add(self.pace.min(*rest));
                 sensor.read(&context, &mut readings);
@@ -153,6 +162,16 @@ impl Sensors {
     pub fn workloads(&self) -> &Workloads {
         &self.workloads
     }
+}
+
+/// What a sensor knows of a signal.
+fn reading(signal: &Signal) -> (&str, &SignalSource, Duration) {
+    (&signal.name, &signal.source, signal.stale_after)
+}
+
+/// Whether a sensor has no reason to tell these from those: it knows no threshold.
+fn are_read_alike(these: &[Signal], those: &[Signal]) -> bool {
+    these.iter().map(reading).eq(those.iter().map(reading))
 }
 
 /// The unit of a signal's values: `percent`, `ratio`, `per_second`; empty where only its owner knows.

@@ -3,7 +3,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::testing::{Bench, signal};
 use super::*;
-use crate::config::model::{FileScope, PsiResource, PsiWindow};
+use crate::config::model::{FileScope, PsiResource, PsiWindow, Threshold};
 
 fn defaults() -> Vec<Signal> {
     let psi = |resource, full| SignalSource::Psi {
@@ -184,4 +184,47 @@ fn many_workloads_take_turns_and_none_becomes_stale() {
     assert_turns(16, "memory", 100, 16);
     assert_turns(100, "memory", 600, 35);
     assert_turns(600, "psi_cpu_some", 600, 230);
+}
+
+#[test]
+fn a_reload_interrupts_no_window_that_it_does_not_change() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/pressure")).unwrap();
+    let psi = |resource| SignalSource::Psi {
+        resource,
+        full: false,
+        window: PsiWindow::Over(Duration::from_secs(30)),
+    };
+    let cpu = signal("psi_cpu_some", psi(PsiResource::Cpu));
+    let mut sensors = Sensors::new(root.path(), &[cpu.clone()]);
+    let read = |sensors: &mut Sensors, tick: u64| {
+        let line = format!("some avg10=0 avg60=0 avg300=0 total={}\n", tick * 95_000);
+        fs::write(root.path().join("proc/pressure/cpu"), line).unwrap();
+        let readings = sensors.read(Duration::from_millis(tick * 100), SystemTime::UNIX_EPOCH, None);
+        let of_cpu = |reading: &Reading| &*reading.signal == "psi_cpu_some";
+        readings.into_iter().find(of_cpu).unwrap().value.map(f64::round)
+    };
+    (0..400).for_each(|tick| drop(read(&mut sensors, tick)));
+    let own = |stale_ms| Signal {
+        stale_after: Duration::from_millis(stale_ms),
+        ..signal("own", SignalSource::File { path: PathBuf::from("/run/own"), scope: FileScope::Host })
+    };
+    let higher =
+        Signal { thresholds: [None, None, None, Some(Threshold { enter: 99.0, exit: 1.0 })], ..cpu.clone() };
+    for (tick, signals) in
+        [vec![cpu.clone()], vec![higher, own(2_000)], vec![cpu.clone(), own(3_000)]].iter().enumerate()
+    {
+        sensors.set_signals(signals);
+        assert_eq!(read(&mut sensors, 400 + tick as u64), Ok(95.0), "{signals:?}");
+    }
+    let shorter = Signal {
+        source: SignalSource::Psi {
+            resource: PsiResource::Cpu,
+            full: false,
+            window: PsiWindow::Over(Duration::from_secs(1)),
+        },
+        ..cpu
+    };
+    sensors.set_signals(&[shorter]);
+    assert!(read(&mut sensors, 403).is_err(), "another window begins anew");
 }
