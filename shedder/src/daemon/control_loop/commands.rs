@@ -15,12 +15,30 @@ impl ControlLoop {
     /// Takes a new configuration. What needs a restart is said and left as it is.
     pub(in crate::daemon) fn reload(&mut self, config: Config) {
         let running = self.policies.config();
+        let new_endpoint = config.metrics.listen.map(|address| address.port());
         if (&config.daemon, &config.metrics) != (&running.daemon, &running.metrics) {
             tracing::warn!(
                 "[daemon] and [metrics] are read at the start only: restart shedder to change them."
             );
         }
-        let config = Config { daemon: running.daemon.clone(), metrics: running.metrics.clone(), ..config };
+        let mut config =
+            Config { daemon: running.daemon.clone(), metrics: running.metrics.clone(), ..config };
+        if let Some(port) = config.metrics.listen.map(|address| address.port())
+            && Some(port) != new_endpoint
+        {
+            // The file was checked against the endpoint that it names, which is not the one that runs.
+            if let Some(policy) =
+                config.ports.iter().find(|policy| (policy.first..=policy.last).contains(&port))
+            {
+                tracing::error!(
+                    "The running configuration stays: port {} of the new one covers {port}, where the endpoint listens \
+                     until shedder is restarted.",
+                    policy.label()
+                );
+                return;
+            }
+            config.guard.ports.push(port);
+        }
         self.set_mode(config.mode);
         self.policies.reload(config);
         self.apply_policies();
