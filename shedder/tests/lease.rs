@@ -7,6 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -165,4 +166,60 @@ fn observe_counts_and_passes_and_off_passes() {
     });
     daemon.must(&["mode", "observe"]);
     drop(site.assert_all_admitted());
+}
+
+/// Knocks at a closed port all the time; returns how many were refused and how many came through while `work` ran.
+fn knock_while(site: &Site, work: impl FnOnce()) -> (u64, u64) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let knocking = scope.spawn(|| {
+            let (mut refused, mut admitted) = (0, 0);
+            while !stop.load(Ordering::Relaxed) {
+                match site.connect(site.addresses[0]) {
+                    Ok(_) => admitted += 1,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+                        refused += 1;
+                    }
+                }
+            }
+            (refused, admitted)
+        });
+        work();
+        stop.store(true, Ordering::Relaxed);
+        knocking.join().unwrap()
+    })
+}
+
+#[test]
+fn nobody_slips_through_while_a_daemon_takes_over_and_while_quotas_change() {
+    for via in ["tc", "generic"] {
+        let site = Site::new();
+        // A start may take longer than the default lease where many tests run.
+        let config = format!(
+            "version = 1\nmode = \"enforce\"\n[attach]\ninterfaces = [\"{}\"]\nvia = \"{via}\"\n\
+             [daemon]\nsocket = \"{{socket}}\"\nbpffs = \"{{bpffs}}\"\nlease = \"60s\"\n[metrics]\nlisten = \"off\"\n{FULL}",
+            site.net.link.b.interface
+        );
+        let mut daemon = Some(Daemon::launch_with(&site.net.server, &config));
+        let running = |daemon: &Option<Daemon>| daemon.as_ref().unwrap().wait_until_ready();
+        running(&daemon);
+        let (refused, admitted) = knock_while(&site, || {
+            for _ in 0..3 {
+                let (pins, directory) = daemon.take().unwrap().into_remains();
+                daemon = Some(Daemon::relaunch_with(&site.net.server, &config, pins, directory));
+                running(&daemon);
+            }
+            for connections in 3..40 {
+                daemon.as_ref().unwrap().must(&[
+                    "set",
+                    "port",
+                    "8081",
+                    &format!("connections={connections}"),
+                ]);
+            }
+        });
+        assert_eq!(admitted, 0, "{via}: {refused} were refused");
+        assert!(refused > 100, "{via}: {refused}");
+    }
 }
