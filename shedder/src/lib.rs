@@ -1,4 +1,8 @@
 //! The load shedder: one way from sensors to the kernel, and one way back from counters to metrics.
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody reads")
+)]
 
 pub mod cli;
 pub mod config;
@@ -11,6 +15,7 @@ pub mod explain;
 mod golden;
 pub mod kernel;
 pub mod levels;
+pub mod log;
 pub mod metrics;
 pub mod net;
 pub mod pinned_snapshot;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use aya_log::Level;
 use clap::Parser;
 use shedder::cli::run::{BpfLogLevel, RunArgs};
-use shedder::cli::{Cli, Exit, Failure, Parts, Places, Style, dispatch};
+use shedder::cli::{Cli, Exit, Failure, Parts, Places, Style, dispatch, tell};
 use shedder::config::model::Config;
 use shedder::daemon::{self, Options, clock};
 use shedder::datapath::{self, Pinned};
@@ -18,7 +18,6 @@ use shedder::net::links;
 use shedder::snapshot::Snapshot;
 use shedder::trace::{self, Replay};
 use shedder::{config, pinned_snapshot};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout());
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
         Ok(()) => Exit::Done,
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("shedder: {failure}");
+                tell(&format!("shedder: {failure}\n"));
             }
             failure.exit
         }
@@ -50,8 +49,6 @@ fn failed(error: &anyhow::Error) -> Failure {
 impl Parts for Program {
     fn run(&self, args: &RunArgs) -> Result<(), Failure> {
         let config = configuration(args.config.as_deref())?;
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-        tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(io::stderr).init();
         let bpf_log = args.bpf_log.map(|level| match level {
             BpfLogLevel::Error => Level::Error,
             BpfLogLevel::Warn => Level::Warn,

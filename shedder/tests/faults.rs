@@ -293,7 +293,7 @@ fn a_second_daemon_is_refused_and_the_first_one_is_not_harmed() {
     let other = first.directory.path().join("other.toml");
     let text = fs::read_to_string(&file)
         .unwrap()
-        .replace("control.sock", "other.sock")
+        .replace("control.sock", "own/other.sock")
         .replace("127.0.0.1:9464", "off");
     fs::write(&other, text).unwrap();
     let same_bpffs = shedder_in(&net.server, &["run", "--config", other.to_str().unwrap()]);

@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 
 pub use dispatch::{Parts, Places, dispatch};
 pub use failure::{Exit, Failure};
-pub use output::Style;
+pub use output::{Style, tell};
 
 /// What was typed.
 #[derive(Debug, Parser)]

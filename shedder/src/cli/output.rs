@@ -32,6 +32,11 @@ impl Style {
     }
 }
 
+/// Says something on standard error. Where that is closed or full there is nobody to tell.
+pub fn tell(text: &str) {
+    let _unheard = io::stderr().write_all(text.as_bytes());
+}
+
 /// The text without control characters: a cgroup's or interface's name must not steer a terminal.
 pub(super) fn clean(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Failure;
 use super::socket::SocketArg;
+use super::{Failure, tell};
 use crate::control::client::{self, Responses};
 use crate::control::protocol::{Command, MAX_SECONDS, Payload};
 
@@ -80,11 +80,11 @@ pub fn record(args: &RecordArgs, out: &mut dyn Write) -> Result<(), Failure> {
 fn follow(args: &RecordArgs, trace: &mut Trace) -> Result<String, Failure> {
     if let Payload::Status(snapshot) = client::call(&args.socket.socket, Command::Status)? {
         for scope in snapshot.levels.iter().filter(|scope| scope.level != "normal") {
-            eprintln!(
-                "shedder: {} is at {}; a replay begins at normal, so it differs until that has come down",
+            tell(&format!(
+                "shedder: {} is at {}; a replay begins at normal, so it differs until that has come down\n",
                 super::output::clean(&scope.scope),
                 super::output::clean(&scope.level)
-            );
+            ));
         }
     }
     let command = Command::Record { seconds: args.seconds, bytes_max: args.max_bytes };
@@ -102,7 +102,7 @@ fn follow(args: &RecordArgs, trace: &mut Trace) -> Result<String, Failure> {
                 if t - shown >= every {
                     shown = t;
                     let (clear, end) = if on_terminal { ("\r", "\x1b[K") } else { ("", "\n") };
-                    eprint!("{clear}shedder: {}{end}", trace.summary());
+                    tell(&format!("{clear}shedder: {}{end}", trace.summary()));
                 }
             }
             Ok(Some(Payload::Message(why))) => break Ok(why),
@@ -116,7 +116,7 @@ fn follow(args: &RecordArgs, trace: &mut Trace) -> Result<String, Failure> {
         }
     };
     if on_terminal && shown > 0.0 {
-        eprintln!();
+        tell("\n");
     }
     end
 }
@@ -165,7 +165,7 @@ impl Trace {
 
     fn discard(&self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            eprintln!("shedder: the empty {} stays behind: {error}", self.path.display());
+            tell(&format!("shedder: the empty {} stays behind: {error}\n", self.path.display()));
         }
     }
 }

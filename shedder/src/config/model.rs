@@ -71,6 +71,9 @@ pub enum Via {
     Tc,
 }
 
+/// Name of the file with the host's level, beside [`Daemon::socket`].
+pub const LEVEL_FILE: &str = "level";
+
 /// `[daemon]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {

@@ -31,11 +31,15 @@ pub enum SocketError {
         /// Whose it is.
         pid: Option<i32>,
     },
-    /// Two daemons start at once.
-    #[error("another daemon is just starting with {}; stop it, or give this one a daemon.socket of its own", path.display())]
-    Starting {
-        /// The socket.
-        path: PathBuf,
+    /// A daemon has its socket in that directory, or is just making it.
+    #[error(
+        "another daemon has its socket in {}, and beside it the level that applications read; stop it, or give this one a \
+         daemon.socket in a directory of its own",
+        directory.display()
+    )]
+    Shared {
+        /// The directory.
+        directory: PathBuf,
     },
     /// Something else has the name.
     #[error("{} exists and is not a socket; move it away, or set daemon.socket to another path", path.display())]
@@ -87,10 +91,14 @@ impl ControlListener {
             .mode(0o755)
             .create(directory)
             .map_err(failed("create the directory", directory))?;
-        // Between the look at the old socket and its replacement nobody else may do the same.
+        // Between the look at the old socket and its replacement nobody else may do the same, and later nobody else may
+        // have the level file.
         let lock = File::open(directory).map_err(failed("open the directory", directory))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(SocketError::Starting { path: path.to_owned() }),
+            Err(Errno::WOULDBLOCK) => {
+                refuse_live(path)?;
+                return Err(SocketError::Shared { directory: directory.to_owned() });
+            }
             locked => locked.map_err(|errno| failed("lock the directory", directory)(errno.into()))?,
         }
         refuse_live(path)?;
@@ -105,7 +113,7 @@ impl ControlListener {
         let socket = unix_socket(SocketFlags::NONBLOCK).map_err(failed("make a socket for", path))?;
         let address = address(&unfinished).map_err(|_| SocketError::PathTooLong { path: path.to_owned() })?;
         bind(&socket, &address).map_err(|errno| failed("bind", &unfinished)(errno.into()))?;
-        let mut file = SocketFile::of(&unfinished).map_err(failed("find", &unfinished))?;
+        let mut file = SocketFile::of(&unfinished, lock).map_err(failed("find", &unfinished))?;
         fs::set_permissions(&unfinished, Permissions::from_mode(0o600))
             .map_err(failed("set the mode of", &unfinished))?;
         listen(&socket, BACKLOG).map_err(|errno| failed("listen at", path)(errno.into()))?;
@@ -132,12 +140,14 @@ pub(super) struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
+    /// Locked: the directory.
+    _directory: File,
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn of(path: &Path, directory: File) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
-        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino() })
+        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino(), _directory: directory })
     }
 }
 

@@ -9,8 +9,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use shedder_common::level::Level;
 
-/// Name of the file, beside the control socket.
-pub const FILE_NAME: &str = "level";
+use crate::config::model::LEVEL_FILE;
 
 /// How often the time of the file is renewed, so that readers can tell a dead daemon's word from a living one's.
 const RENEWAL: Duration = Duration::from_secs(1);
@@ -28,8 +27,8 @@ impl LevelFile {
     /// Beside the control socket; nothing is written yet.
     pub(super) fn beside(socket: &Path) -> Self {
         Self {
-            path: socket.with_file_name(FILE_NAME),
-            unfinished: socket.with_file_name(format!(".{FILE_NAME}")),
+            path: socket.with_file_name(LEVEL_FILE),
+            unfinished: socket.with_file_name(format!(".{LEVEL_FILE}")),
             written: None,
             trouble: String::new(),
         }

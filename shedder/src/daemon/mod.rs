@@ -3,12 +3,13 @@
 pub mod clock;
 mod control_loop;
 mod interfaces;
-pub mod level_file;
+mod level_file;
 mod policies;
 mod pressure;
 mod ranges;
 mod recent;
 mod reconcile;
+mod reload;
 pub mod report;
 mod sources;
 mod ticker;
@@ -32,11 +33,13 @@ use crate::datapath::{Datapath, LoadOptions};
 use crate::endpoint;
 use crate::kernel::offsets::{VMLINUX_BTF, read_types};
 use crate::kernel::support::{Capabilities, KernelSupport};
+use crate::log;
 use crate::net::changes::{Changed, Changes};
 use crate::net::namespace;
 use crate::snapshot_reader;
 use control_loop::ControlLoop;
 use level_file::LevelFile;
+use reload::Reload;
 use shedder_common::abi::SocketOffsets;
 use ticker::Ticker;
 
@@ -61,12 +64,13 @@ pub struct Options {
 /// The daemon cannot start, with what to do about it. Once it runs it does not give up.
 pub fn run(options: Options) -> Result<()> {
     keep_memory_small();
+    let _log = log::start().context("start the log")?;
     allow_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        // Rendering for the endpoint is all that ever runs beside the loop.
-        .max_blocking_threads(2)
+        // Rendering for the endpoint and reading the configuration are all that runs beside the loop.
+        .max_blocking_threads(4)
         .build()
         .context("start the runtime")?;
     // A task that the runtime's own timer wakes is run at once; the one that it blocks on is woken through a descriptor.
@@ -141,12 +145,14 @@ async fn serve(options: Options) -> Result<()> {
     };
     let control = tokio::spawn(control::serve(control, snapshot, commands, recordings, stop));
 
+    let mut reload = Reload::of(config_file);
     let asked_by = loop {
         tokio::select! {
             biased;
             _ = terminate.recv() => break None,
             _ = interrupt.recv() => break None,
-            _ = hangup.recv() => reload(&mut control_loop, config_file.as_deref()),
+            _ = hangup.recv() => reload.begin(),
+            config = reload.configuration() => control_loop.reload(config),
             ticked = ticker.tick() => {
                 ticked.context("wait for the next tick")?;
                 turn(&mut control_loop, &last_tick, &mut level_file);
@@ -307,20 +313,6 @@ fn follow_bpf_log(datapath: &mut Datapath) {
             ready.clear_ready();
         }
     });
-}
-
-/// Whole file valid, or the running one stays.
-fn reload(control_loop: &mut ControlLoop, file: Option<&Path>) {
-    let Some(file) = file else {
-        tracing::info!("SIGHUP: there is no configuration file to read again.");
-        return;
-    };
-    match crate::config::load(file) {
-        Ok(config) => control_loop.reload(config),
-        Err(error) => {
-            tracing::error!("The running configuration stays, {} is not valid:\n{error}", file.display());
-        }
-    }
 }
 
 fn tick_age(last_tick: &Arc<AtomicU64>) -> Arc<dyn Fn() -> Option<Duration> + Send + Sync> {

@@ -7,7 +7,7 @@ use toml::de::DeValue;
 
 use crate::config::defaults;
 use crate::config::error::Problems;
-use crate::config::model::{Daemon, OnExit};
+use crate::config::model::{Daemon, LEVEL_FILE, OnExit};
 use crate::config::section::{Section, Setting};
 use crate::config::suggest::choose;
 use crate::config::units::show_duration;
@@ -99,6 +99,11 @@ fn socket(value: &DeValue<'_>) -> Read<PathBuf> {
     if bytes > LONGEST_SOCKET_PATH {
         return Err(format!(
             "{bytes} bytes are too long for a socket: choose a path of {LONGEST_SOCKET_PATH} at most"
+        ));
+    }
+    if path.file_name().is_some_and(|name| name == LEVEL_FILE) {
+        return Err(format!(
+            "`{LEVEL_FILE}` beside the socket is the file with the level: give the socket another name"
         ));
     }
     Ok(path)

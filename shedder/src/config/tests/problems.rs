@@ -147,6 +147,8 @@ fn daemon() {
     ]);
     let long = format!("version = 1\n[daemon]\nsocket = '/{}'", "x".repeat(107));
     expect(&long, &[(3, 10, "108 bytes are too long for a socket")]);
+    let taken = "version = 1\n[daemon]\nsocket = '/run/shedder/level'";
+    expect(taken, &[(3, 10, "`level` beside the socket is the file with the level")]);
 }
 
 #[test]
