@@ -26,3 +26,4 @@ pub mod snapshot_reader;
 #[cfg(test)]
 mod snapshot_sample;
 pub mod trace;
+pub mod words;

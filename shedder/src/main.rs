@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use aya_log::Level;
 use clap::Parser;
+use shedder::cli::doctor::Examination;
 use shedder::cli::run::{BpfLogLevel, RunArgs};
 use shedder::cli::{Cli, Exit, Failure, Parts, Places, Style, dispatch, tell};
 use shedder::config::model::Config;
@@ -106,8 +107,9 @@ impl Parts for Program {
         trace::replay(BufReader::new(file), &config).map_err(|error| of_trace(&error))
     }
 
-    fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {
+    fn doctor(&self, config: Option<&Path>) -> Result<Examination, Failure> {
         let wants = Wants::of(&configuration(config)?);
-        Ok(doctor::render(&doctor::report(&doctor::gather(&wants), &wants)))
+        let lines = doctor::report(&doctor::gather(&wants), &wants);
+        Ok(Examination { text: doctor::render(&lines), can_run: doctor::can_run(&lines) })
     }
 }

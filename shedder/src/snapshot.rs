@@ -213,6 +213,9 @@ pub struct PortState {
     /// What happened lately.
     #[serde(default)]
     pub recent: Recent,
+    /// What an operator has set with `shedder set`, by key of `[[port]]`; empty where all is as configured.
+    #[serde(default)]
+    pub set: BTreeMap<String, SetLimit>,
 }
 
 impl PortState {
@@ -228,6 +231,27 @@ impl PortState {
     pub fn covers(&self, port: u16) -> bool {
         self.range().is_some_and(|(first, last)| (first..=last).contains(&port))
     }
+}
+
+/// A limit that an operator has set. Values are spelled as in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetLimit {
+    /// What holds.
+    pub value: String,
+    /// What the configuration says.
+    pub configured: String,
+    /// Where it waits for `shedder confirm`; `None` where it stays.
+    #[serde(default)]
+    pub goes_back: Option<GoesBack>,
+}
+
+/// What becomes of a limit that is not confirmed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GoesBack {
+    /// This value.
+    pub to: String,
+    /// Until then.
+    pub remaining_seconds: f64,
 }
 
 /// What happened at a port within the last seconds.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::snapshot::{
-    AcceptQueue, Attachment, ClassQuota, ClassState, Histogram, PortState, Recent, SNAPSHOT_VERSION,
-    ScopeLevel, SignalState, Snapshot, Ticks, Transition,
+    AcceptQueue, Attachment, ClassQuota, ClassState, GoesBack, Histogram, PortState, Recent,
+    SNAPSHOT_VERSION, ScopeLevel, SetLimit, SignalState, Snapshot, Ticks, Transition,
 };
 
 /// A daemon in `observe` with two ports under moderate pressure.
@@ -123,6 +123,11 @@ fn checkout() -> PortState {
         share: Some(0.0),
         ..ClassState::default()
     };
+    let set = SetLimit {
+        value: "20000".to_owned(),
+        configured: "unlimited".to_owned(),
+        goes_back: Some(GoesBack { to: "unlimited".to_owned(), remaining_seconds: 7.4 }),
+    };
     PortState {
         port: "8080".to_owned(),
         protocol: "tcp".to_owned(),
@@ -140,7 +145,9 @@ fn checkout() -> PortState {
         },
         classes: names([("interactive", interactive), ("batch", batch)]),
         workloads: vec!["cgroup:/kube/\"odd\\pod\"\n".to_owned()],
+        ramp_remaining_seconds: Some(2.5),
         recent: Recent { seconds: 3.2, admitted_per_second: 4_200.0, wait_seconds: Some(0.012) },
+        set: names([("connections", set)]),
         ..PortState::default()
     }
 }

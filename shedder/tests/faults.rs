@@ -103,7 +103,11 @@ fn a_wrong_file_is_refused_with_its_place_and_the_running_daemon_keeps_the_old_o
 fn without_bpffs_it_says_how_to_mount_it() {
     let net = Net::new();
     for hide in ["umount /sys/fs/bpf", "mount -t tmpfs none /sys/fs/bpf"] {
-        let daemon = in_private_mounts(&net.server, hide, &config(&net.link.b.interface, "auto", CLOSED));
+        let config = config(&net.link.b.interface, "auto", CLOSED);
+        let config = config.replace("{socket}", "{socket}.d/control.sock");
+        let mut daemon = in_private_mounts(&net.server, hide, &config);
+        daemon.exit_code();
+        assert!(!daemon.socket().with_extension("sock.d").exists(), "the directory that it made is gone");
         assert_fails(daemon, "mount -t bpf bpf /sys/fs/bpf");
     }
     // Elsewhere than in a bpffs nothing is pinned, and unload says so.
@@ -216,7 +220,7 @@ fn who_is_not_root_is_told_so() {
         assert!(told.stderr.contains(sentence), "{arguments:?}: {told:?}");
     }
     let doctor = as_nobody(&["doctor"]);
-    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains("missing  privileges"), "{doctor:?}");
     assert_eq!(daemon.status()["mode"], "enforce");
 }

@@ -27,8 +27,9 @@ fn steps_of_log(log: &str) -> Vec<[String; 4]> {
         let (_, step) = line.split_once("The level of ")?;
         let (scope, step) = step.split_once(" goes from ")?;
         let (from, step) = step.split_once(" to ")?;
-        let (to, signal) = step.split_once(" because of ")?;
-        Some([scope, from, to, signal.trim_end_matches('.')].map(str::to_owned))
+        let up = step.split_once(" because of ").map(|(to, signal)| (to, signal.trim_end_matches('.')));
+        let (to, signal) = up.or_else(|| step.trim_end_matches(" had held it up.").split_once("; "))?;
+        Some([scope, from, to, signal].map(str::to_owned))
     };
     log.lines().filter_map(step).collect()
 }

@@ -12,7 +12,7 @@ use support::run::{must, shedder_in};
 use support::{Daemon, Net, PATIENCE, SHEDDER, Setup, bpf, connect, eventually, now};
 
 /// Nobody accepts in these tests, so the accept queue has no say.
-const PORT: &str = "[[port]]\nport = 8080\nrate = \"0/s\"\nqueue_wait = \"unlimited\"\n[[port]]\nport = \"9000-9001\"\nshared = true\n";
+const PORT: &str = "[[port]]\nport = 8080\nrate = \"0/s\"\nqueue_wait = \"unlimited\"\n[[port]]\nport = \"9000-9001\"\nshared = true\n[[port]]\nport = \"9100-9102\"\n";
 
 struct Site {
     net: Net,
@@ -59,6 +59,50 @@ fn set_takes_effect_at_once_without_a_new_attachment_and_counters_go_on() {
     assert_eq!(port["rate"], "0/s", "status shows what is in force");
     site.daemon.must(&["set", "port", "9000-9001", "connections=5"]);
     assert_eq!(site.daemon.port("9000-9001")["classes"]["interactive"]["quota"]["connections"], 5);
+    // The range has one policy for each port.
+    site.daemon.must(&["set", "port", "9100-9102", "connections=7"]);
+    for port in ["9100", "9101", "9102"] {
+        assert_eq!(site.daemon.port(port)["classes"]["interactive"]["quota"]["connections"], 7);
+    }
+}
+
+#[test]
+fn what_was_set_is_shown_and_dropped_by_a_reload_that_says_so() {
+    let site = Site::new();
+    site.daemon.must(&["set", "port", "8080", "rate=9/s", "--confirm", "10m"]);
+    let set = site.daemon.port("8080")["set"]["rate"].clone();
+    assert_eq!(
+        (&set["value"], &set["configured"], &set["goes_back"]["to"]),
+        (&"9/s".into(), &"0/s".into(), &"0/s".into())
+    );
+    let left = set["goes_back"]["remaining_seconds"].as_f64().unwrap();
+    assert!((500.0..=600.0).contains(&left), "{left}");
+    for verb in [["status"].as_slice(), &["explain", "8080"]] {
+        let text = String::from_utf8(site.daemon.verb(verb).stdout).unwrap();
+        let sentence = "set by an operator: rate=9/s (the configuration says 0/s), goes back in ";
+        assert!(text.contains(sentence) && text.contains("unless confirmed"), "{text}");
+    }
+    // Nothing that was set elsewhere goes back with it.
+    site.daemon.must(&["set", "port", "9000-9001", "connections=5", "--confirm", "1s"]);
+    let rate = || site.daemon.port("9000-9001")["set"].clone();
+    eventually("it goes back", || rate() == serde_json::json!({}));
+    assert_eq!(site.daemon.port("8080")["rate"], "9/s");
+    site.daemon.must(&["confirm"]);
+    assert_eq!(site.daemon.port("8080")["set"]["rate"]["goes_back"], serde_json::Value::Null);
+
+    site.daemon.must(&["mode", "observe"]);
+    site.daemon.signal(rustix::process::Signal::HUP);
+    eventually("the file holds again", || site.daemon.status()["mode"] == "enforce");
+    assert_eq!(site.daemon.port("8080")["set"], serde_json::json!({}));
+    let log = site.daemon.log();
+    for line in [
+        "An operator sets port 8080: rate=9/s; it goes back in 600 s unless `shedder confirm` keeps it.",
+        "What was set on port 9000-9001 was not confirmed in time and is taken back.",
+        "What was set on port 8080 is confirmed and stays.",
+        "the file is what holds now: mode observe -> enforce; `set` values of port 8080.",
+    ] {
+        assert!(log.contains(line), "{line}\n{log}");
+    }
 }
 
 #[test]
@@ -88,9 +132,12 @@ fn wrong_use_says_what_is_right_and_changes_nothing() {
     for (arguments, sentence) in [
         (
             ["set", "port", "8081", "rate=5/s"].as_slice(),
-            "port 8081 has no policy; those with one: 8080, 9000-9001",
+            "port 8081 has no policy; those with one: 8080, 9000-9001, 9100-9102",
         ),
-        (&["set", "port", "9000", "rate=5/s"], "port 9000 has no policy"),
+        (
+            &["set", "port", "9000", "rate=5/s"],
+            "9000 is covered by 9000-9001, which shares one limit: set that",
+        ),
         (&["set", "port", "8080", "rat=5/s"], "unknown key `rat`, did you mean `rate`?"),
         (&["set", "port", "8080", "quota=5/s"], "unknown key `quota`"),
         (&["set", "port", "8080", "burst=5", "rate=5"], "write \"5/s\""),

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::doctor::Examination;
 use super::run::RunArgs;
 use super::{Cli, Failure, Style, Verb};
 use super::{
@@ -62,7 +63,7 @@ pub trait Parts {
     ///
     /// # Errors
     /// An invalid configuration is wrong use.
-    fn doctor(&self, config: Option<&Path>) -> Result<String, Failure>;
+    fn doctor(&self, config: Option<&Path>) -> Result<Examination, Failure>;
 }
 
 /// Does what was typed.

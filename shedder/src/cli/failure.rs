@@ -33,7 +33,7 @@ impl From<Exit> for ExitCode {
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// One sentence for the person at the terminal; empty where there is nobody to tell.
+    /// One sentence for the person at the terminal; empty where nobody is there to be told, or all is said.
     pub message: String,
 }
 

@@ -60,15 +60,18 @@ pub enum Verb {
     Status(status::StatusArgs),
     /// Tell why the levels are what they are and what a class on a port sees
     Explain(explain::ExplainArgs),
-    /// Change limits until the daemon restarts
+    /// Change limits until the daemon restarts or its configuration is read again
     Set(set::SetArgs),
-    /// Keep what `set --confirm` changed
+    /// Keep what `set --confirm` changed, until the daemon restarts or its configuration is read again
     Confirm(confirm::ConfirmArgs),
     /// Observe, enforce, or switch off
-    #[command(long_about = "Observe, enforce, or switch off, until the daemon restarts.\n\n\
+    #[command(
+        long_about = "Observe, enforce, or switch off, until the daemon restarts or its configuration is read \
+                            again.\n\n\
                             observe  decide and count, refuse nothing\n\
                             enforce  decide, count, refuse\n\
-                            off      decide nothing, count nothing, pass everything")]
+                            off      decide nothing, count nothing, pass everything"
+    )]
     Mode(mode::ModeArgs),
     /// Pin the host's level, or let the signals decide again
     Level(level::LevelArgs),
@@ -77,8 +80,13 @@ pub enum Verb {
     /// Replay a trace through the daemon's level and quota code
     Simulate(simulate::SimulateArgs),
     /// Remove every program, link, map and pin, with or without a daemon
+    ///
+    /// The daemon ends with code 0. A supervisor that restarts it even so attaches everything again.
     Unload(unload::UnloadArgs),
     /// Show what this host allows and what shedder will therefore do
+    ///
+    /// The exit code is 1 where something is missing without which the daemon cannot work. What it can wait for, such
+    /// as an interface that is not there yet, is no failure.
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),

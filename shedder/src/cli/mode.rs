@@ -12,10 +12,12 @@ use crate::control::protocol::Command;
 
 /// Arguments of `shedder mode`.
 #[derive(Clone, Debug, Args)]
-#[command(long_about = "Observe, enforce, or switch off, until the daemon restarts.\n\n\
+#[command(
+    long_about = "Observe, enforce, or switch off, until the daemon restarts or its configuration is read again.\n\n\
                   observe  decide and count, refuse nothing\n\
                   enforce  decide, count, refuse\n\
-                  off      decide nothing, count nothing, pass everything")]
+                  off      decide nothing, count nothing, pass everything"
+)]
 pub struct ModeArgs {
     /// The mode to take effect now
     #[arg(value_parser = PossibleValuesParser::new(["observe", "enforce", "off"]).try_map(named))]

@@ -29,12 +29,12 @@ pub enum Target {
 /// Arguments of `shedder set port`.
 #[derive(Clone, Debug, Args)]
 pub struct PortArgs {
-    /// The port or range as the configuration spells it: 8080, 8000-8099
+    /// A port or range: 8080, 8000-8099; every policy within it is changed
     pub port: String,
     /// Limits by their keys in the configuration: rate=500/s, connections=2000, queue_wait=50ms
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = assignment)]
     pub assignments: Vec<(String, String)>,
-    /// Roll back unless `shedder confirm` follows within this time, such as 60s
+    /// Roll back unless `shedder confirm` follows within this time, such as 60s; what is set without this stays
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub confirm: Option<Duration>,
     /// Where the daemon is.

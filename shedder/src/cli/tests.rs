@@ -6,6 +6,7 @@ use clap::{CommandFactory, error::ErrorKind};
 use shedder_common::control::Mode;
 use tokio::sync::{mpsc, watch};
 
+use super::doctor::Examination;
 use super::run::{BpfLogLevel, RunArgs};
 use super::*;
 use crate::control::protocol::{Command, Payload, Refusal};
@@ -44,8 +45,9 @@ impl Parts for Told {
         let trace = std::fs::read(trace).map_err(Failure::wrong_use)?;
         trace::replay(trace.as_slice(), &config).map_err(Failure::wrong_use)
     }
-    fn doctor(&self, config: Option<&Path>) -> Result<String, Failure> {
-        Ok(format!("examined for {config:?}"))
+    fn doctor(&self, config: Option<&Path>) -> Result<Examination, Failure> {
+        let can_run = config != Some(Path::new("bare.toml"));
+        Ok(Examination { text: format!("examined for {config:?}"), can_run })
     }
 }
 
@@ -104,6 +106,11 @@ fn verbs_reach_their_parts() {
     assert_eq!(run("shedder check good.toml").unwrap(), "mode = \"observe\"\n");
     assert_eq!(run("shedder check bad.toml").unwrap_err().exit, Exit::WrongUse);
     assert_eq!(run("shedder doctor --config a.toml").unwrap(), "examined for Some(\"a.toml\")\n");
+    let mut out = Vec::new();
+    let lacking = parse("shedder doctor --config bare.toml").unwrap();
+    let failed = dispatch(lacking, &Told { pinned: None }, &mut out, Style::Plain).unwrap_err();
+    assert_eq!((failed.exit, failed.message.as_str()), (Exit::Failed, ""));
+    assert_eq!(out, b"examined for Some(\"bare.toml\")\n");
     let asked = run("shedder run --config a.toml --bpf-log debug").unwrap_err();
     assert_eq!(asked.message, format!("run {:?} {:?}", Some(Path::new("a.toml")), Some(BpfLogLevel::Debug)));
 }

@@ -3,7 +3,7 @@
 use super::limits;
 use super::model::PortPolicy;
 use super::suggest::unknown;
-use super::units;
+use super::units::{self, UNLIMITED};
 
 /// The keys that may be set while the daemon runs.
 pub const KEYS: [&str; 7] = ["rate", "burst", "connections", "queue_depth", "queue_wait", "action", "class"];
@@ -25,6 +25,24 @@ pub fn apply(policy: &mut PortPolicy, key: &str, value: &str) -> Result<(), Stri
         _ => return Err(unknown("key", key, &KEYS)),
     };
     outcome.map_err(|why| format!("{key}: {why}"))
+}
+
+/// One limit of a policy as [`apply`] reads it.
+#[must_use]
+pub fn show(policy: &PortPolicy, key: &str) -> String {
+    let or_unlimited = |limit: Option<String>| limit.unwrap_or_else(|| UNLIMITED.to_owned());
+    match key {
+        "rate" => units::show_rate(policy.rate),
+        "burst" => policy
+            .burst
+            .map_or_else(|| "a tenth of a second's worth of rate".to_owned(), |burst| burst.to_string()),
+        "connections" => or_unlimited(policy.connections.map(|limit| limit.to_string())),
+        "queue_depth" => or_unlimited(policy.queue_depth.map(|limit| limit.to_string())),
+        "queue_wait" => or_unlimited(policy.queue_wait.map(units::show_duration)),
+        "action" => policy.action.name().to_owned(),
+        "class" => policy.class.name().to_owned(),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +68,7 @@ mod tests {
             ("class", "core"),
         ] {
             apply(&mut policy, key, value).unwrap();
+            assert_eq!(show(&policy, key), value);
         }
         assert_eq!(
             policy,
@@ -71,6 +90,7 @@ mod tests {
         let mut policy = PortPolicy::of_port(8080);
         for key in ["connections", "queue_depth", "queue_wait", "rate"] {
             apply(&mut policy, key, "unlimited").unwrap();
+            assert_eq!(show(&policy, key), "unlimited");
         }
         assert_eq!(
             (policy.connections, policy.queue_depth, policy.queue_wait, policy.rate),

@@ -304,6 +304,17 @@ pub enum Action {
     Reset,
 }
 
+impl Action {
+    /// As the configuration spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Reset => "reset",
+        }
+    }
+}
+
 /// Destinations that a policy covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destinations {

@@ -65,11 +65,14 @@ pub enum SocketError {
     },
 }
 
-/// The daemon's end of the control socket. Its file goes when it is dropped.
+/// The daemon's end of the control socket. Its file goes when it is dropped, and the directory that was made for it
+/// where it has never been served.
 #[derive(Debug)]
 pub struct ControlListener {
     pub(super) listener: UnixListener,
     file: SocketFile,
+    // Dropped after the file that lies in it.
+    made: MadeDirectories,
 }
 
 impl ControlListener {
@@ -86,11 +89,7 @@ impl ControlListener {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)
-            .map_err(failed("create the directory", directory))?;
+        let made = MadeDirectories::make(directory).map_err(failed("create the directory", directory))?;
         // Between the look at the old socket and its replacement nobody else may do the same, and later nobody else may
         // have the level file.
         let lock = File::open(directory).map_err(failed("open the directory", directory))?;
@@ -119,7 +118,7 @@ impl ControlListener {
         listen(&socket, BACKLOG).map_err(|errno| failed("listen at", path)(errno.into()))?;
         fs::rename(&unfinished, path).map_err(failed("replace", path))?;
         path.clone_into(&mut file.path);
-        Ok(Self { listener: UnixListener::from(socket), file })
+        Ok(Self { listener: UnixListener::from(socket), file, made })
     }
 
     /// Where it listens.
@@ -130,7 +129,39 @@ impl ControlListener {
 
     /// The socket and the file that must outlive it.
     pub(super) fn into_parts(self) -> (UnixListener, SocketFile) {
-        (self.listener, self.file)
+        let Self { listener, file, made } = self;
+        made.keep();
+        (listener, file)
+    }
+}
+
+/// Directories that were not there before; those that are empty go when this is dropped.
+#[derive(Debug)]
+struct MadeDirectories {
+    /// The innermost first.
+    paths: Vec<PathBuf>,
+}
+
+impl MadeDirectories {
+    /// Makes a directory and those above it where they are missing.
+    fn make(directory: &Path) -> io::Result<Self> {
+        let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        let made = Self { paths: missing.map(Path::to_owned).collect() };
+        DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+        Ok(made)
+    }
+
+    fn keep(mut self) {
+        self.paths.clear();
+    }
+}
+
+impl Drop for MadeDirectories {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            // One that somebody else uses by now is not empty.
+            let _in_use = fs::remove_dir(path);
+        }
     }
 }
 

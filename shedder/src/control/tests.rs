@@ -206,7 +206,26 @@ fn the_socket_is_roots_alone() {
     // Nothing but the socket is left in its directory, and not even that afterwards.
     assert_eq!(fs::read_dir(socket.parent().unwrap()).unwrap().count(), 1);
     drop(listener);
-    assert_eq!(fs::read_dir(socket.parent().unwrap()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_directory_that_it_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = directory.path().join("run");
+    let path = made.join("shedder/control.sock");
+    drop(ControlListener::bind(&path).unwrap());
+    assert!(!made.exists());
+    fs::create_dir(&made).unwrap();
+    drop(ControlListener::bind(&path).unwrap());
+    assert!(made.exists() && !made.join("shedder").exists(), "what was there stays");
+    let listener = ControlListener::bind(&path).unwrap();
+    fs::write(made.join("shedder/level"), "normal").unwrap();
+    drop(listener);
+    assert!(made.join("shedder/level").exists(), "what others put there stays");
+    fs::remove_dir_all(&made).unwrap();
+    drop(ControlListener::bind(&path).unwrap().into_parts());
+    assert!(made.join("shedder").exists(), "a daemon that has served leaves it");
 }
 
 #[test]

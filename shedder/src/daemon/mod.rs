@@ -260,7 +260,11 @@ fn answer_unloads(
     for reply in first.into_iter().chain(others) {
         let answer = match removed {
             Ok(()) => {
-                Ok(Payload::Message("everything is detached and unpinned; the daemon exits".to_owned()))
+                Ok(Payload::Message(
+                    "everything is detached and unpinned; the daemon exits with code 0, and a supervisor that restarts \
+                     it even so attaches it again"
+                        .to_owned(),
+                ))
             }
             Err(error) => Err(Refusal::failed(format!("{NOT_REMOVED}: {error:#}"))),
         };

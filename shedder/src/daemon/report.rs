@@ -13,7 +13,7 @@ use super::recent::RecentFacts;
 use crate::config::model::{Destinations, PortPolicy};
 use crate::config::units;
 use crate::datapath::{Counters, PolicyReading};
-use crate::snapshot::{AcceptQueue, ClassQuota, ClassState, Histogram, PortState, Snapshot};
+use crate::snapshot::{AcceptQueue, ClassQuota, ClassState, Histogram, PortState, SetLimit, Snapshot};
 
 /// What the snapshot says of a port besides counters and quotas.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,8 @@ pub struct PortFacts {
     pub pressure: PressureFacts,
     /// What happened lately.
     pub recent: RecentFacts,
+    /// What an operator has set, by key.
+    pub set: BTreeMap<String, SetLimit>,
 }
 
 /// What the snapshot says of a port's pressure.
@@ -104,6 +106,7 @@ pub fn port_state(
         learned_rate_per_second: facts.pressure.learned_rate_per_second,
         ramp_remaining_seconds: facts.pressure.ramp_remaining.map(|left| left.as_secs_f64()),
         recent: facts.recent.state(),
+        set: facts.set,
     }
 }
 

@@ -11,16 +11,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::range;
 use crate::control::protocol::{Payload, Refusal};
-use crate::snapshot::{Pin, PortState, Snapshot};
+use crate::snapshot::{Pin, PortState, SetLimit, Snapshot};
 
-pub use words::{limit_value, seconds, signal_value};
+pub use words::{limit_value, set_by_operator, signal_value};
 
 /// Version of the JSON shape; a field may be added without a new number, never removed or changed.
 pub const EXPLANATION_VERSION: u32 = 1;
-
-/// Most ports that a refusal lists.
-const PORTS_LISTED: usize = 20;
 
 /// The whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -92,6 +90,9 @@ pub struct PortExplanation {
     pub given_by: Vec<String>,
     /// One sentence: where the rate comes from.
     pub rate: String,
+    /// What an operator has set, by key of `[[port]]`; empty where all is as configured.
+    #[serde(default)]
+    pub set: BTreeMap<String, SetLimit>,
     /// Until the shares have climbed to what the level allows; `None` where none climbs.
     pub ramp_remaining_seconds: Option<f64>,
     /// The span of everything recent.
@@ -189,12 +190,18 @@ fn find<'a>(snapshot: &'a Snapshot, port: &str) -> Result<&'a PortState, String>
     if let Some(state) = snapshot.ports.iter().find(is_meant) {
         return Ok(state);
     }
-    let mut labels: Vec<&str> =
-        snapshot.ports.iter().take(PORTS_LISTED).map(|state| state.port.as_str()).collect();
-    if snapshot.ports.len() > labels.len() {
-        labels.push("…");
+    let ranges: Vec<(u16, u16)> = snapshot.ports.iter().filter_map(PortState::range).collect();
+    if let Ok(asked) = range::PortRange::parse(port)
+        && let Some((first, _)) =
+            ranges.iter().find(|(first, last)| asked.contains(*first) && asked.contains(*last))
+    {
+        return Err(format!(
+            "{} is not the range of one policy: name a port, such as {first}",
+            asked.label()
+        ));
     }
     let port = crate::config::suggest::show(port);
-    let those = if labels.is_empty() { "no port has one".to_owned() } else { labels.join(", ") };
+    let those =
+        if ranges.is_empty() { "no port has one".to_owned() } else { range::list(ranges.iter().copied()) };
     Err(format!("no policy covers port {port}, so nothing on it is judged; ports with a policy: {those}"))
 }

@@ -4,9 +4,11 @@ use shedder_common::class::Class;
 use shedder_common::gate::Gate;
 use shedder_common::level::Level;
 
-use super::words::{limit_value, number, seconds};
+use super::words::limit_value;
 use super::{ClassExplanation, LimitExplanation, LimitState, PortExplanation, scopes};
+use crate::quota::learned::LEAST_PER_SECOND;
 use crate::snapshot::{ClassState, PortState, Snapshot};
+use crate::words::{number, seconds};
 
 /// From this part of a limit on a value is near it.
 const NEAR: f64 = 0.8;
@@ -30,6 +32,7 @@ pub(super) fn explain(snapshot: &Snapshot, port: &PortState) -> PortExplanation 
         level: port.level.clone(),
         given_by,
         rate: rate(port),
+        set: port.set.clone(),
         ramp_remaining_seconds: port.ramp_remaining_seconds,
         recent_seconds: port.recent.seconds,
         classes: classes.collect(),
@@ -37,19 +40,23 @@ pub(super) fn explain(snapshot: &Snapshot, port: &PortState) -> PortExplanation 
 }
 
 fn rate(port: &PortState) -> String {
+    let by = if port.set.contains_key("rate") { "set by an operator" } else { "by configuration" };
     match (port.rate.as_str(), port.learned_rate_per_second) {
         ("learned", Some(learned)) => {
-            format!(
-                "learned: {}/s were admitted before the pressure; classes that see less than all of it see a share of that",
-                number(learned)
-            )
+            let learned = if learned <= LEAST_PER_SECOND {
+                format!("{}/s, the least, since no more were admitted before the pressure", number(learned))
+            } else {
+                format!("{}/s were admitted before the pressure", number(learned))
+            };
+            format!("learned: {learned}; classes that see less than all of it see a share of that")
         }
-        ("learned", None) => {
-            "learned: no limit without pressure, then what was admitted before it".to_owned()
-        }
-        ("unlimited", _) => "unlimited, by configuration".to_owned(),
+        ("learned", None) => format!(
+            "learned: no limit without pressure, then what was admitted before it, {}/s at least",
+            number(LEAST_PER_SECOND)
+        ),
+        ("unlimited", _) => format!("unlimited, {by}"),
         ("", _) => "not known".to_owned(),
-        (configured, _) => format!("{configured}, by configuration"),
+        (rate, _) => format!("{rate}, {by}"),
     }
 }
 
@@ -125,26 +132,38 @@ fn verdict(mode: &str, port: &PortState, state: &ClassState, limits: &[LimitExpl
             _ => format!("refused: it has no share at this level{observed}"),
         };
     }
-    let refused: Vec<String> = Gate::ALL
-        .into_iter()
-        .filter_map(|gate| Some(format!("{} by {}", state.recently_refused.get(gate.name())?, gate.name())))
-        .collect();
-    if !refused.is_empty() {
-        let span = seconds(port.recent.seconds);
-        return format!("partly refused{observed}: {} in the last {span}", refused.join(", "));
-    }
+    let refused = recently_refused(port, state);
     let of = |wanted: LimitState| {
         let those = limits.iter().filter(|limit| limit.state == wanted);
         those.map(compared).collect::<Vec<_>>().join(", ")
     };
+    // What stands now is the same for every class with these limits; who was refused lately depends on who asked.
     let (over, near) = (of(LimitState::Over), of(LimitState::Near));
     if !over.is_empty() {
-        return format!("refused now{observed}: {over}");
+        let only_rate =
+            limits.iter().all(|limit| limit.state != LimitState::Over || limit.gate == Gate::Rate.name());
+        // Where the rate is reached, the rate is still admitted.
+        let partly = if only_rate { "partly refused" } else { "refused" };
+        let lately = refused.map_or_else(String::new, |refused| format!("; {refused}"));
+        return format!("{partly} now{observed}: {over}{lately}");
+    }
+    if let Some(refused) = refused {
+        return format!("partly refused{observed}: {refused}");
     }
     if !near.is_empty() {
         return format!("admitted, near a limit: {near}");
     }
     "admitted, no limit is near".to_owned()
+}
+
+/// `3 by rate in the last 3.2 s`; `None` where none was.
+fn recently_refused(port: &PortState, state: &ClassState) -> Option<String> {
+    let refused: Vec<String> = Gate::ALL
+        .into_iter()
+        .filter_map(|gate| Some(format!("{} by {}", state.recently_refused.get(gate.name())?, gate.name())))
+        .collect();
+    let span = seconds(port.recent.seconds);
+    (!refused.is_empty()).then(|| format!("{} in the last {span}", refused.join(", ")))
 }
 
 fn compared(limit: &LimitExplanation) -> String {

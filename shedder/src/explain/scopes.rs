@@ -2,10 +2,11 @@
 
 use shedder_common::level::Level;
 
-use super::words::{seconds, signal_value, threshold};
+use super::words::signal_value;
 use super::{ScopeExplanation, SignalExplanation};
 use crate::levels::{CONFIGURATION, OPERATOR};
 use crate::snapshot::{Pin, PortState, ScopeLevel, SignalState, Snapshot};
+use crate::words::{reading, seconds, threshold};
 
 /// Every scope, or those that bear on the port.
 pub(super) fn explain(snapshot: &Snapshot, port: Option<&PortState>) -> Vec<ScopeExplanation> {
@@ -165,7 +166,11 @@ fn verdict(state: &SignalState) -> String {
         }
         (None, Some((level, enter))) => {
             // What rounds to the threshold and is below it is shown in full.
-            let value = if shown(value) == shown(enter) { format!("{value} is ") } else { String::new() };
+            let value = if reading(value, &state.unit) == shown(enter) {
+                format!("{value} is ")
+            } else {
+                String::new()
+            };
             parts.push(format!("{value}below {}, where {} begins", shown(enter), level.name()));
         }
         (None, None) if demanded == Level::Normal => parts.push("it has no thresholds".to_owned()),

@@ -164,10 +164,48 @@ fn a_limit_that_is_reached_binds_without_a_refusal() {
     snapshot.ports[0].active_connections = 20_000;
     assert_eq!(verdict(&snapshot), "refused now: connections 20000 open of 20000 open");
     snapshot.ports[0].active_connections = 0;
+    snapshot.ports[0].recent.admitted_per_second = 5_000.0;
+    assert_eq!(verdict(&snapshot), "partly refused now: rate 5000/s of 5000/s");
     snapshot.ports[0].recent = Default::default();
     assert_eq!(verdict(&snapshot), "admitted, no limit is near");
     snapshot.mode = "off".to_owned();
     assert!(verdict(&snapshot).contains("mode is off"));
+}
+
+#[test]
+fn classes_with_the_same_limits_have_the_same_verdict_whoever_was_refused_lately() {
+    let mut snapshot = snapshot_sample::snapshot();
+    snapshot.mode = "enforce".to_owned();
+    let port = &mut snapshot.ports[0];
+    port.active_connections = 20_000;
+    let mut core = port.classes["interactive"].clone();
+    core.recently_refused.clear();
+    port.classes.insert("core".to_owned(), core);
+    let port = explain(&snapshot, Some("8080")).unwrap().port.unwrap();
+    let verdicts: Vec<&str> = port.classes.iter().map(|class| class.verdict.as_str()).collect();
+    let now = "refused now: connections 20000 open of 20000 open";
+    assert_eq!(verdicts[..2], [now.to_owned(), format!("{now}; 3 by queue_wait in the last 3.2 s")]);
+}
+
+#[test]
+fn a_rate_says_where_it_comes_from() {
+    let mut snapshot = snapshot_sample::snapshot();
+    let rate = |snapshot: &Snapshot| explain(snapshot, Some("8080")).unwrap().port.unwrap().rate;
+    assert_eq!(rate(&snapshot), "5000/s, by configuration");
+    let port = &mut snapshot.ports[0];
+    port.rate = "9/s".to_owned();
+    let limit = SetLimit { value: "9/s".to_owned(), configured: "5000/s".to_owned(), goes_back: None };
+    port.set.insert("rate".to_owned(), limit);
+    assert_eq!(rate(&snapshot), "9/s, set by an operator");
+    snapshot.ports[0].rate = "learned".to_owned();
+    assert!(rate(&snapshot).ends_with("then what was admitted before it, 10/s at least"));
+    snapshot.ports[0].learned_rate_per_second = Some(200.0);
+    assert!(rate(&snapshot).starts_with("learned: 200/s were admitted before the pressure; "));
+    snapshot.ports[0].learned_rate_per_second = Some(10.0);
+    assert!(
+        rate(&snapshot)
+            .starts_with("learned: 10/s, the least, since no more were admitted before the pressure; ")
+    );
 }
 
 #[test]
@@ -178,7 +216,9 @@ fn ports_are_found_by_number_and_range() {
         assert_eq!(explain(&snapshot, Some(asked)).unwrap().port.unwrap().port, found);
     }
     let error = explain(&snapshot, Some("9")).unwrap_err();
-    assert!(error.ends_with("ports with a policy: 8080, 8000-8099"), "{error}");
+    assert!(error.ends_with("ports with a policy: 8000-8099, 8080"), "{error}");
+    let error = explain(&snapshot, Some("8000-8100")).unwrap_err();
+    assert!(error.ends_with("name a port, such as 8080"), "{error}");
     let error = explain(&Snapshot::default(), Some("\x1b[2J")).unwrap_err();
     assert!(error.contains("no port has one") && !error.contains('\x1b'), "{error}");
 }

@@ -1,27 +1,14 @@
-//! Numbers with their units.
+//! Numbers and limits with what they are a part of.
 
-/// Four significant digits, none of them trailing zeros.
-pub(super) fn number(value: f64) -> String {
-    let size = value.abs();
-    let bounds = [1000.0, 100.0, 10.0, 1.0, 0.1, 0.01, 0.001];
-    let decimals = bounds.iter().take_while(|bound| size < **bound).count();
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
+use std::collections::BTreeMap;
 
-/// A signal's value or threshold as it is configured, with its unit: `12.5%`, `3/s`, `0.93`.
-pub(super) fn threshold(value: f64, unit: &str) -> String {
-    match unit {
-        "percent" => format!("{}%", number(value)),
-        "per_second" => format!("{}/s", number(value)),
-        _ => number(value),
-    }
-}
+use crate::snapshot::SetLimit;
+use crate::words::{number, percent, reading, seconds};
 
 /// A reading with what it is a part of: `12.5% of time`, `0.93 of 1`, `3/s`, `0.06 in its own unit`.
 #[must_use]
 pub fn signal_value(value: f64, unit: &str) -> String {
-    let shown = threshold(value, unit);
+    let shown = reading(value, unit);
     match unit {
         "percent" => format!("{shown} of time"),
         "ratio" => format!("{shown} of 1"),
@@ -35,47 +22,38 @@ pub fn signal_value(value: f64, unit: &str) -> String {
 pub fn limit_value(value: f64, unit: &str) -> String {
     match unit {
         "per_second" => format!("{}/s", number(value)),
-        "ratio" => format!("{}%", number(value * 100.0)),
+        "ratio" => percent(value),
         "seconds" => seconds(value),
         _ => format!("{} open", number(value)),
     }
 }
 
-/// `50 ms`, `12.5 s`, `200 s`, `2.1 h`
+/// One sentence about what an operator has set on a port; `None` where nothing is.
 #[must_use]
-pub fn seconds(value: f64) -> String {
-    match value {
-        0.0 => "0 s".to_owned(),
-        value if value < 1.0 => format!("{} ms", number(value * 1000.0)),
-        value if value < 3600.0 => format!("{} s", tenths(value)),
-        value => format!("{} h", tenths(value / 3600.0)),
-    }
-}
-
-fn tenths(value: f64) -> String {
-    format!("{value:.1}").trim_end_matches('0').trim_end_matches('.').to_owned()
+pub fn set_by_operator(set: &BTreeMap<String, SetLimit>) -> Option<String> {
+    let limits: Vec<String> = set
+        .iter()
+        .map(|(key, limit)| {
+            let SetLimit { value, configured, goes_back } = limit;
+            let configured = match configured == value {
+                true => " (as the configuration says)".to_owned(),
+                false => format!(" (the configuration says {configured})"),
+            };
+            let goes_back = goes_back.as_ref().map_or_else(String::new, |back| {
+                let left = seconds(back.remaining_seconds.ceil());
+                let to = if back.to == limit.configured { String::new() } else { format!(" to {}", back.to) };
+                format!(", goes back{to} in {left} unless confirmed")
+            });
+            format!("{key}={value}{configured}{goes_back}")
+        })
+        .collect();
+    (!limits.is_empty()).then(|| format!("set by an operator: {}", limits.join("; ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn four_digits_say_enough() {
-        for (value, expected) in [
-            (0.0, "0"),
-            (0.05, "0.05"),
-            (0.001_234_56, "0.001235"),
-            (0.92, "0.92"),
-            (12.5, "12.5"),
-            (-2.345_67, "-2.346"),
-            (100.0, "100"),
-            (5000.0, "5000"),
-            (123_456.7, "123457"),
-        ] {
-            assert_eq!(number(value), expected);
-        }
-    }
+    use crate::snapshot::GoesBack;
 
     #[test]
     fn no_value_is_without_its_unit() {
@@ -85,9 +63,26 @@ mod tests {
         assert_eq!(limit_value(0.9, "ratio"), "90%");
         assert_eq!(limit_value(0.05, "seconds"), "50 ms");
         assert_eq!(limit_value(20_000.0, "connections"), "20000 open");
+    }
+
+    #[test]
+    fn what_was_set_stands_beside_what_is_configured() {
+        let limit = |value: &str, configured: &str, back: Option<(&str, f64)>| SetLimit {
+            value: value.to_owned(),
+            configured: configured.to_owned(),
+            goes_back: back.map(|(to, remaining_seconds)| GoesBack { to: to.to_owned(), remaining_seconds }),
+        };
+        assert_eq!(set_by_operator(&BTreeMap::new()), None);
+        let set = BTreeMap::from([
+            ("connections".to_owned(), limit("100", "unlimited", None)),
+            ("queue_wait".to_owned(), limit("50ms", "50ms", Some(("1s", 60.0)))),
+            ("rate".to_owned(), limit("9/s", "5000/s", Some(("5000/s", 7.4)))),
+        ]);
         assert_eq!(
-            (seconds(0.0), seconds(75.25), seconds(7_560.0)),
-            ("0 s".into(), "75.2 s".into(), "2.1 h".into())
+            set_by_operator(&set).unwrap(),
+            "set by an operator: connections=100 (the configuration says unlimited); \
+             queue_wait=50ms (as the configuration says), goes back to 1s in 1 min unless confirmed; \
+             rate=9/s (the configuration says 5000/s), goes back in 8 s unless confirmed"
         );
     }
 }

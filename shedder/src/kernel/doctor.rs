@@ -96,6 +96,8 @@ pub enum State {
     Ok,
     /// shedder works, but not all of it.
     Limited,
+    /// `shedder run` starts and waits for it; nothing is served until then.
+    Waits,
     /// shedder does not work until this is mended.
     Missing,
 }
@@ -105,6 +107,7 @@ impl fmt::Display for State {
         f.pad(match self {
             Self::Ok => "ok",
             Self::Limited => "limited",
+            Self::Waits => "waits",
             Self::Missing => "missing",
         })
     }
@@ -146,6 +149,12 @@ pub fn report(facts: &Facts, wants: &Wants) -> Vec<Line> {
     lines
 }
 
+/// Whether `shedder run` can work here, if only once what it waits for is there.
+#[must_use]
+pub fn can_run(lines: &[Line]) -> bool {
+    lines.iter().all(|line| line.state != State::Missing)
+}
+
 /// The report as text: one topic a line, and a last line that sums up.
 #[must_use]
 pub fn render(lines: &[Line]) -> String {
@@ -155,10 +164,16 @@ pub fn render(lines: &[Line]) -> String {
         text.push_str(&format!("{state:<7}  {topic:<width$}  {sentence}\n"));
     }
     let count = |state| lines.iter().filter(|line| line.state == state).count();
-    text.push_str(&match (count(State::Missing), count(State::Limited)) {
-        (0, 0) => "shedder can do all of its work here.\n".to_owned(),
-        (0, limited) => format!("shedder works here; {limited} of {} topics are limited.\n", lines.len()),
-        (missing, _) => format!("shedder cannot work here yet; what is missing: {missing}.\n"),
+    let limited = format!("{} of {} topics are limited.\n", count(State::Limited), lines.len());
+    text.push_str(&match (count(State::Missing), count(State::Waits), count(State::Limited)) {
+        (0, 0, 0) => "shedder can do all of its work here.\n".to_owned(),
+        (0, 0, _) => format!("shedder works here; {limited}"),
+        (0, _, _) => {
+            format!(
+                "`shedder run` starts here and serves nothing until what it waits for is there; {limited}"
+            )
+        }
+        (missing, _, _) => format!("shedder cannot work here yet; what is missing: {missing}.\n"),
     });
     text
 }
@@ -343,14 +358,18 @@ fn interface(link: &LinkFacts, plan: &Plan) -> Line {
 }
 
 fn unmatched(pattern: &InterfacePattern, serves: bool) -> Line {
-    let state = if serves { State::Limited } else { State::Missing };
+    let state = if serves { State::Limited } else { State::Waits };
     let sentence = match pattern {
         InterfacePattern::DefaultRoute => {
-            "there is no default route in the main table: name interfaces in attach.interfaces".to_owned()
+            "there is no default route in the main table: `run` waits for one; where there will be none, name \
+             interfaces in attach.interfaces"
+                .to_owned()
         }
-        InterfacePattern::Name(name) => format!("there is no interface {name}; it is served once it comes"),
+        InterfacePattern::Name(name) => {
+            format!("there is no interface {name}: `run` waits for it and serves it once it comes")
+        }
         InterfacePattern::Glob(glob) => {
-            format!("no interface matches {glob}; what comes to match it is served then")
+            format!("no interface matches {glob}: `run` waits for one and serves what comes to match")
         }
     };
     Line::new("interfaces", state, sentence)
@@ -548,9 +567,18 @@ mod tests {
     #[test]
     fn patterns_without_interface_are_told() {
         let mut wants = wants();
-        let (state, sentence) = verdict("interfaces", |facts| facts.default_routes = Ok(BTreeSet::new()));
-        assert_eq!(state, State::Missing);
-        assert!(sentence.contains("default route"));
+        let without_route = Facts { default_routes: Ok(BTreeSet::new()), ..good() };
+        let (state, sentence) = verdict("interfaces", |facts| *facts = without_route.clone());
+        assert_eq!(state, State::Waits);
+        assert!(sentence.contains("no default route") && sentence.contains("`run` waits"), "{sentence}");
+        let lines = report(&without_route, &wants);
+        assert!(can_run(&lines) && render(&lines).contains("serves nothing until what it waits for"));
+        let named = Wants {
+            attach: Attach { interfaces: vec![InterfacePattern::Name("eth9".into())], via: Via::Auto },
+            ..wants.clone()
+        };
+        let absent = line(&good(), &named, "interfaces");
+        assert!(absent.state == State::Waits && absent.sentence.contains("`run` waits for it"), "{absent:?}");
         let (state, sentence) = verdict("interfaces", |facts| facts.default_routes = Err("refused".into()));
         assert_eq!((state, sentence.as_str()), (State::Limited, "refused"));
         let (state, _) = verdict("interfaces", |facts| facts.links = Err("refused".into()));
@@ -565,6 +593,8 @@ mod tests {
         let line = |state| Line::new("x", state, "y");
         assert!(render(&[line(State::Ok), line(State::Limited)]).contains("1 of 2 topics are limited"));
         assert!(render(&[line(State::Missing), line(State::Limited)]).contains("what is missing: 1."));
+        assert!(render(&[line(State::Missing), line(State::Waits)]).contains("what is missing: 1."));
+        assert!(!can_run(&[line(State::Missing), line(State::Ok)]) && can_run(&[line(State::Limited)]));
         let json = serde_json::to_string(&line(State::Limited)).unwrap();
         assert_eq!(json, r#"{"topic":"x","state":"limited","sentence":"y"}"#);
     }

@@ -44,8 +44,11 @@ pub trait Sensor: fmt::Debug + Send {
 /// Makes the sensor for those of the signals that are of its kind; `None` where there are none.
 type Build = fn(&Path, &[Signal]) -> Option<Box<dyn Sensor>>;
 
-/// Every sensor: what it reads, how it is made, and how long it rests at least. A new one is a new file and a line here.
-const SENSORS: [(fn(&SignalSource) -> bool, Build, Duration); 8] = [
+/// Whether a sensor reads such a signal, how it is made, and how long it rests at least.
+type Registered = (fn(&SignalSource) -> bool, Build, Duration);
+
+/// Every sensor. A new one is a new file and a line here.
+const SENSORS: [Registered; 8] = [
     (|source| matches!(source, SignalSource::Psi { .. }), psi::build, Duration::ZERO),
     (|source| matches!(source, SignalSource::Memory), memory::build, Duration::ZERO),
     (|source| matches!(source, SignalSource::Fds), fds::build, Duration::ZERO),

@@ -196,7 +196,7 @@ fn a_reload_interrupts_no_window_that_it_does_not_change() {
         window: PsiWindow::Over(Duration::from_secs(30)),
     };
     let cpu = signal("psi_cpu_some", psi(PsiResource::Cpu));
-    let mut sensors = Sensors::new(root.path(), &[cpu.clone()]);
+    let mut sensors = Sensors::new(root.path(), std::slice::from_ref(&cpu));
     let read = |sensors: &mut Sensors, tick: u64| {
         let line = format!("some avg10=0 avg60=0 avg300=0 total={}\n", tick * 95_000);
         fs::write(root.path().join("proc/pressure/cpu"), line).unwrap();

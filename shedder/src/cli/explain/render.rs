@@ -4,8 +4,10 @@ use crate::cli::Style;
 use crate::cli::output::clean;
 use crate::cli::table::{Align, Table};
 use crate::explain::{
-    Explanation, LimitExplanation, LimitState, PortExplanation, ScopeExplanation, limit_value, seconds,
+    Explanation, LimitExplanation, LimitState, PortExplanation, ScopeExplanation, limit_value,
+    set_by_operator,
 };
+use crate::words::seconds;
 
 /// The port first, where there is one; then the scopes with their signals.
 #[must_use]
@@ -69,6 +71,9 @@ fn of_port(port: &PortExplanation, mode: &str, style: Style) -> String {
         text.push_str("  mode OBSERVE: it counts what it would refuse, and REFUSES NOTHING\n");
     }
     text.push_str(&format!("  rate {}\n", clean(&port.rate)));
+    if let Some(set) = set_by_operator(&port.set) {
+        text.push_str(&format!("  {}\n", clean(&set)));
+    }
     if let Some(left) = port.ramp_remaining_seconds {
         text.push_str(&format!("  after the step down, shares still climb for {}\n", seconds(left)));
     }

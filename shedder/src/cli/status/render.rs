@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use shedder_common::counters::{Exempt, FailOpen, Unparsed};
 use shedder_common::level::Level;
 
-use super::ports::ports;
-use super::words::{counts, number, reading, scope, seconds};
+use super::ports::{about_counts, ports};
+use super::words::{counts, scope};
 use crate::cli::Style;
 use crate::cli::output::clean;
 use crate::cli::table::{Align, Table};
 use crate::snapshot::{SignalState, Snapshot};
+use crate::words::{reading, seconds, threshold as configured};
 
 /// Tables of everything in the snapshot; the mode first, the warnings last.
 #[must_use]
@@ -30,7 +31,7 @@ pub fn render(snapshot: &Snapshot, style: Style) -> String {
     section(
         "PORTS, limits of all sources together, IPv4 and IPv6, as the port's class sees them",
         false,
-        or_none(snapshot.ports.is_empty(), &ports(&snapshot.ports)),
+        or_none(snapshot.ports.is_empty(), &ports(snapshot)) + about_counts(snapshot),
     );
     let exceptions = exceptions(snapshot);
     section("EXCEPTIONS", exceptions.is_empty(), exceptions);
@@ -52,9 +53,14 @@ fn heading(snapshot: &Snapshot, style: Style) -> String {
     };
     let mode = style.strong(&format!("mode {}", clean(&snapshot.mode).to_uppercase()));
     let leased = snapshot.lease_remaining_seconds > 0.0;
+    let serves = snapshot.attachments.iter().any(|attachment| attachment.mode != "none");
     let meaning = match snapshot.mode.as_str() {
+        "observe" if !serves => {
+            "it REFUSES NOTHING, and counts nothing either, because no interface is served"
+        }
         "observe" => "it decides and counts, and REFUSES NOTHING; `shedder mode enforce` makes it refuse",
         "enforce" if !leased => "it REFUSES NOTHING, because its lease has ended",
+        "enforce" if !serves => "it REFUSES NOTHING, because no interface is served",
         "enforce" => "it refuses what the limits do not admit",
         "off" => "it decides nothing, counts nothing, passes everything",
         _ => "this `shedder` does not know that mode",
@@ -143,7 +149,9 @@ fn signals(snapshot: &Snapshot) -> Table {
 }
 
 fn threshold(signal: &SignalState, level: Level) -> String {
-    let of = |by_level: &BTreeMap<String, f64>| by_level.get(level.name()).copied().map(number);
+    // All thresholds of a signal have the unit of its value.
+    let of =
+        |by_level: &BTreeMap<String, f64>| by_level.get(level.name()).map(|value| configured(*value, ""));
     match (of(&signal.enter), of(&signal.exit)) {
         (None, None) => "-".to_owned(),
         (enter, exit) => format!("{}/{}", enter.unwrap_or_default(), exit.unwrap_or_default()),

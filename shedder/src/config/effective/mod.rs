@@ -10,7 +10,7 @@ use shedder_common::class::Class;
 
 use self::write::{float, floats, quoted, strings};
 use super::model::{
-    Action, Attach, Config, Daemon, Guard, InterfacePattern, LevelRules, Metrics, OnExit, OnLoss, Via,
+    Attach, Config, Daemon, Guard, InterfacePattern, LevelRules, Metrics, OnExit, OnLoss, Via,
 };
 use super::units::{show_duration, show_rate};
 
@@ -42,7 +42,7 @@ fn write_all(out: &mut String, config: &Config) -> fmt::Result {
         writeln!(out, "shares = {}", floats(&rules.shares))?;
         writeln!(out, "floor = {}", float(rules.floor))?;
         if let Some(action) = rules.action {
-            writeln!(out, "action = {}", quoted(action_name(action)))?;
+            writeln!(out, "action = {}", quoted(action.name()))?;
         }
     }
     for source in &config.sources {
@@ -103,13 +103,6 @@ fn write_levels(out: &mut impl fmt::Write, levels: &LevelRules) -> fmt::Result {
     writeln!(out, "ramp = {}", quoted(&show_duration(levels.ramp)))?;
     writeln!(out, "stale_after = {}", quoted(&show_duration(levels.stale_after)))?;
     writeln!(out, "on_loss = {}", quoted(on_loss_name(levels.on_loss)))
-}
-
-fn action_name(action: Action) -> &'static str {
-    match action {
-        Action::Drop => "drop",
-        Action::Reset => "reset",
-    }
 }
 
 fn on_loss_name(on_loss: OnLoss) -> &'static str {

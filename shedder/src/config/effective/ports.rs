@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::action_name;
 use super::write::{float, quoted, strings};
 use crate::config::model::{Destinations, Guard, PortPolicy};
 use crate::config::units::{UNLIMITED, show_duration, show_rate};
@@ -49,7 +48,7 @@ fn write_run(out: &mut impl fmt::Write, policy: &PortPolicy, last: u16, guard: &
         "queue_wait = {}",
         or_unlimited(policy.queue_wait.map(|wait| quoted(&show_duration(wait))))
     )?;
-    writeln!(out, "action = {}", quoted(action_name(policy.action)))?;
+    writeln!(out, "action = {}", quoted(policy.action.name()))?;
     match &policy.to {
         Destinations::Local => writeln!(out, "to = \"local\""),
         Destinations::Any => writeln!(out, "to = \"any\""),

@@ -1,11 +1,15 @@
 //! No text brings the reader down.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
+use super::example::uncommented;
 use crate::config::parse;
 
-const EXAMPLE: &str = include_str!("../../../../deploy/shedder.toml");
+/// Every key, the examples too.
+static EXAMPLE: LazyLock<String> = LazyLock::new(uncommented);
 
 /// Values of every type, many of them wrong wherever they stand.
 const VALUES: [&str; 24] = [

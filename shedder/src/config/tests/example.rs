@@ -7,13 +7,27 @@ use crate::config::model::{Action, Config, FileScope, PortPolicy, RateLimit, Sig
 
 const EXAMPLE: &str = include_str!("../../../../deploy/shedder.toml");
 
-#[test]
-fn the_example_holds_the_defaults_where_it_says_so() {
-    let example = read(EXAMPLE);
-    let mut defaults = Config::observe_default();
-    defaults.follow_listeners = false;
+/// The text with what is commented out without a space after the `#`.
+pub(super) fn uncommented() -> String {
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(example) if example.starts_with(|c: char| !c.is_whitespace()) => example.to_owned(),
+        _ => line.to_owned(),
+    };
+    EXAMPLE.lines().map(|text| line(text) + "\n").collect()
+}
 
-    let mut rest = example.clone();
+fn defaults() -> Config {
+    Config { follow_listeners: false, ..Config::observe_default() }
+}
+
+#[test]
+fn whoever_copies_the_file_gets_the_defaults() {
+    assert_eq!(read(EXAMPLE), defaults());
+}
+
+#[test]
+fn the_examples_in_it_are_right() {
+    let mut rest = read(&uncommented());
     let own = rest.signals.pop().unwrap();
     assert_eq!(
         own.source,
@@ -22,7 +36,7 @@ fn the_example_holds_the_defaults_where_it_says_so() {
     assert_eq!(rest.classes[4].action.take(), Some(Action::Reset));
     assert_eq!(std::mem::take(&mut rest.sources).len(), 1);
     let ports = std::mem::take(&mut rest.ports);
-    assert_eq!(rest, defaults);
+    assert_eq!(rest, defaults());
 
     let limited = PortPolicy {
         rate: RateLimit::PerSecond(5000.0),

@@ -7,8 +7,10 @@ use shedder_common::control::Mode;
 use super::ControlLoop;
 use super::tell::tell_steps;
 use crate::config::model::Config;
+use crate::config::range;
 use crate::control::protocol::{Command, LevelChoice, Payload, Refusal};
 use crate::daemon::clock;
+use crate::daemon::ranges::PortRange;
 use crate::explain;
 
 impl ControlLoop {
@@ -39,6 +41,15 @@ impl ControlLoop {
             }
             config.guard.ports.push(port);
         }
+        let dropped = dropped(
+            (running.mode, self.mode, config.mode),
+            self.policies.set_limits(Duration::ZERO).into_keys(),
+        );
+        if let Some(dropped) = dropped {
+            tracing::warn!(
+                "What an operator set at run time is dropped, the file is what holds now: {dropped}."
+            );
+        }
         self.set_mode(config.mode);
         self.policies.reload(config);
         self.apply_policies();
@@ -57,11 +68,12 @@ impl ControlLoop {
                 self.set(&port, &assignments, confirm_seconds, now)
             }
             Command::Confirm => {
-                if self.policies.confirm() {
-                    Ok(Payload::Message("the change stays".to_owned()))
-                } else {
-                    Err(Refusal::failed("nothing waits for confirmation"))
+                let confirmed = self.policies.confirm();
+                if confirmed.is_empty() {
+                    return Err(Refusal::failed("nothing waits for confirmation"));
                 }
+                tracing::info!("What was set on {} is confirmed and stays.", ports(&confirmed));
+                Ok(Payload::Message("the change stays".to_owned()))
             }
             Command::Mode { mode } => {
                 let before = self.mode;
@@ -104,17 +116,29 @@ impl ControlLoop {
             Some(Ok(time)) => Some(now + time),
             Some(Err(error)) => return Err(Refusal::wrong_use(format!("--confirm: {error}"))),
         };
-        self.policies.set(port, assignments, confirm_until).map_err(Refusal::wrong_use)?;
+        let set = self.policies.set(port, assignments, confirm_until).map_err(Refusal::wrong_use)?;
         self.apply_policies();
         // The first policy that answers with RST may need another hook.
         self.dirty.links = true;
         self.write_quotas(now);
         let changes: Vec<String> = assignments.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        tracing::info!("Port {port}: {}.", changes.join(" "));
         let confirm = confirm_seconds.map_or_else(String::new, |seconds| {
             format!("; it goes back in {seconds} s unless `shedder confirm` keeps it")
         });
-        Ok(Payload::Message(format!("port {port}: {}{confirm}", changes.join(" "))))
+        let message = format!("{}: {}{confirm}", ports(&set), changes.join(" "));
+        tracing::info!("An operator sets {message}.");
+        Ok(Payload::Message(message))
+    }
+
+    /// Takes back what was not confirmed in time.
+    pub(super) fn take_back_unconfirmed(&mut self, now: Duration) {
+        let taken_back = self.policies.expire(now);
+        if taken_back.is_empty() {
+            return;
+        }
+        tracing::warn!("What was set on {} was not confirmed in time and is taken back.", ports(&taken_back));
+        self.apply_policies();
+        self.dirty.links = true;
     }
 
     fn pin_level(&mut self, level: LevelChoice, for_seconds: Option<f64>, now: Duration) {
@@ -129,5 +153,47 @@ impl ControlLoop {
         let counters = (self.mode != Mode::Off).then_some(&self.counters);
         self.pressure.follow_levels(now, &self.config, counters);
         tell_steps(&transitions);
+    }
+}
+
+/// `port 8080`, or `ports 443, 8000-8099 (101 policies)`
+fn ports(ranges: &[PortRange]) -> String {
+    let listed = range::list(ranges.iter().copied());
+    match ranges {
+        [_] => format!("port {listed}"),
+        ranges => format!("ports {listed} ({} policies)", ranges.len()),
+    }
+}
+
+/// What a new configuration puts an end to: a mode that an operator chose, and what was set on policies.
+fn dropped(
+    (configured, running, new): (Mode, Mode, Mode),
+    set: impl Iterator<Item = PortRange>,
+) -> Option<String> {
+    let mode = (running != configured && running != new)
+        .then(|| format!("mode {} -> {}", running.name(), new.name()));
+    let set: Vec<PortRange> = set.collect();
+    let set = (!set.is_empty()).then(|| format!("`set` values of {}", ports(&set)));
+    let dropped: Vec<String> = mode.into_iter().chain(set).collect();
+    (!dropped.is_empty()).then(|| dropped.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_names_what_it_drops() {
+        use Mode::{Enforce, Observe, Off};
+        let dropped = |modes, set: &[PortRange]| dropped(modes, set.iter().copied());
+        assert_eq!(dropped((Observe, Observe, Observe), &[]), None);
+        assert_eq!(dropped((Observe, Observe, Enforce), &[]), None, "the file says so");
+        assert_eq!(dropped((Observe, Enforce, Enforce), &[]), None, "nothing changes");
+        assert_eq!(dropped((Observe, Enforce, Off), &[]).unwrap(), "mode enforce -> off");
+        assert_eq!(
+            dropped((Observe, Enforce, Observe), &[(80, 80), (8000, 8000), (8001, 8001)]).unwrap(),
+            "mode enforce -> observe; `set` values of ports 80, 8000-8001 (3 policies)"
+        );
+        assert_eq!(dropped((Off, Off, Off), &[(80, 80)]).unwrap(), "`set` values of port 80");
     }
 }

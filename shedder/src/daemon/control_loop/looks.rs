@@ -55,19 +55,21 @@ impl ControlLoop {
         let Some(table) = &self.written else { return Vec::new() };
         let facts: BTreeMap<(u16, u16), &PortPolicy> =
             self.config.ports.iter().map(|policy| ((policy.first, policy.last), policy)).collect();
-        let state = |policy: &quota::PolicyQuota| {
+        let mut set = self.policies.set_limits(now);
+        let mut state = |policy: &quota::PolicyQuota| {
             let range = (policy.first, policy.last);
             let facts = PortFacts {
                 level: self.pressure.level(range).name().to_owned(),
                 accept_queue: self.fullest_listener(range),
                 pressure: self.pressure.facts(now, range, self.config.levels.ramp),
                 recent: self.lately.of(now, range, &self.counters),
+                set: set.remove(&range).unwrap_or_default(),
                 ..facts.get(&range).map(|policy| PortFacts::of(policy)).unwrap_or_default()
             };
             let reading = self.counters.policies.get(&range).copied().unwrap_or_default();
             report::port_state(range, &policy.limits, &reading, facts)
         };
-        table.policies.iter().map(state).collect()
+        table.policies.iter().map(&mut state).collect()
     }
 
     fn fullest_listener(&self, (first, last): (u16, u16)) -> Option<AcceptQueue> {

@@ -190,11 +190,7 @@ impl ControlLoop {
         self.note_stall(now);
         self.tick_started = now;
         self.follow_network(now);
-        if self.policies.expire(now) {
-            tracing::warn!("A change was not confirmed in time and is taken back.");
-            self.apply_policies();
-            self.dirty.links = true;
-        }
+        self.take_back_unconfirmed(now);
         if now >= self.due.counters {
             self.due.counters = now + COUNTERS_PERIOD;
             let read = self.datapath.read_decisions(&mut self.counters);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::levels::{AvailabilityEvent, TransitionEvent, Update};
+use crate::levels::{AvailabilityEvent, CONFIGURATION, OPERATOR, TransitionEvent, Update};
 
 /// What was said before.
 #[derive(Debug, Default)]
@@ -48,12 +48,32 @@ impl Teller {
     }
 }
 
-/// One line for each step.
+/// One line for each step; only what signals lead up to is a warning.
 pub(super) fn tell_steps(steps: &[TransitionEvent]) {
     for step in steps {
-        let (from, to) = (step.from.name(), step.to.name());
-        tracing::warn!("The level of {} goes from {from} to {to} because of {}.", step.scope, step.signal);
+        let sentence = sentence(step);
+        if is_alarming(step) {
+            tracing::warn!("{sentence}");
+        } else {
+            tracing::info!("{sentence}");
+        }
     }
+}
+
+fn is_alarming(step: &TransitionEvent) -> bool {
+    step.to > step.from && &*step.signal != OPERATOR
+}
+
+fn sentence(step: &TransitionEvent) -> String {
+    let (scope, from, to) = (&step.scope, step.from.name(), step.to.name());
+    let why = match &*step.signal {
+        OPERATOR => " by an operator's choice".to_owned(),
+        CONFIGURATION => " since the configuration changed".to_owned(),
+        signal if step.to > step.from => format!(" because of {signal}"),
+        // It may be probed although the signal still demands it.
+        signal => format!("; {signal} had held it up"),
+    };
+    format!("The level of {scope} goes from {from} to {to}{why}.")
 }
 
 fn tell_availability(change: &AvailabilityEvent) {
@@ -70,7 +90,30 @@ fn tell_availability(change: &AvailabilityEvent) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use shedder_common::level::Level::{self, High, Moderate, Normal};
+
     use super::*;
+    use crate::sensors::reading::Scope;
+
+    #[test]
+    fn steps_say_why_and_only_those_up_by_signals_warn() {
+        let step = |from: Level, to: Level, signal: &str| {
+            let (at, scope, signal) = (Duration::ZERO, Scope::Host, Arc::from(signal));
+            let step = TransitionEvent { at, scope, from, to, signal };
+            (is_alarming(&step), sentence(&step))
+        };
+        for (from, to, signal, warns, why) in [
+            (Normal, High, "memory", true, "from normal to high because of memory."),
+            (High, Moderate, "memory", false, "from high to moderate; memory had held it up."),
+            (Normal, High, OPERATOR, false, "from normal to high by an operator's choice."),
+            (High, Normal, OPERATOR, false, "from high to normal by an operator's choice."),
+            (High, Normal, CONFIGURATION, false, "from high to normal since the configuration changed."),
+        ] {
+            assert_eq!(step(from, to, signal), (warns, format!("The level of host goes {why}")));
+        }
+    }
 
     #[test]
     fn what_more_and_more_workloads_lack_is_told_a_few_times() {

@@ -1,16 +1,15 @@
 //! `[[port]]`
 
 mod policy;
-mod range;
 
 use std::collections::BTreeMap;
 
 use shedder_common::abi::{MAX_CIDRS, MAX_POLICIES};
 
 use self::policy::Entry;
-use self::range::PortRange;
 use crate::config::error::Problems;
 use crate::config::model::{Destinations, Guard, PortPolicy};
+use crate::config::range::PortRange;
 use crate::config::section::Section;
 
 /// Most policies; slot 0 means "no policy".

@@ -5,9 +5,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::range::PortRange;
 use crate::config::error::Problems;
 use crate::config::model::{Destinations, PortPolicy};
+use crate::config::range::PortRange;
 use crate::config::section::Section;
 use crate::config::suggest::{show, unknown};
 use crate::config::value::{self, Read};
