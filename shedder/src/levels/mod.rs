@@ -194,8 +194,8 @@ impl Levels {
     /// One tick. Readings of unknown signals are passed over; of several readings of one signal at one scope the
     /// highest counts.
     ///
-    /// `offered_below_quota` tells for a scope whether what clients offer it lies below the quotas that it has at the
-    /// level that its signals demand ([`Levels::demanded`]): only then is a level that is held for long probed.
+    /// `offered_below_quota` tells for a scope whether what clients offer it lies below the quotas that are in force
+    /// there: only then is a level that is held for long probed.
     pub fn update(
         &mut self,
         now: Duration,
@@ -401,13 +401,6 @@ impl Levels {
             Scope::Port(port) => Some(*port),
             Scope::Host | Scope::Cgroup(_) => None,
         })
-    }
-
-    /// The level that a scope would have without a probe or a pin.
-    #[must_use]
-    pub fn demanded(&self, scope: &Scope) -> Level {
-        let state = self.scopes.get(scope);
-        state.map_or(Level::Normal, |state| state.demanded().max(state.ladder.level()))
     }
 }
 

@@ -316,7 +316,7 @@ fn a_level_held_for_nothing_is_probed_and_returns_to_normal() {
     run.calm = true;
     assert_eq!(run.ticks(10_000, &[host("memory", 0.95)]), High, "a lull is no calm");
     assert_eq!(run.tick(&[host("memory", 0.95)]), Moderate);
-    assert_eq!(run.levels.demanded(&Scope::Host), High);
+    assert_eq!(run.levels.scope_levels(run.now)[0].demanded, "high");
     assert_eq!(run.ticks(9_900, &[host("memory", 0.955)]), Moderate, "a little more is noise");
     assert_eq!(run.tick(&[host("memory", 0.95)]), Normal);
     assert_eq!(run.ticks(600_000, &[host("memory", 0.95)]), Normal, "and stays there");
@@ -363,6 +363,20 @@ fn a_probe_covers_no_other_signal() {
     assert_eq!(run.host(), Normal);
     assert_eq!(run.tick(&[host("memory", 0.95), host("fds", 0.85)]), Moderate);
     assert_eq!(run.levels.scope_levels(run.now)[0].signal, "fds");
+}
+
+#[test]
+fn a_level_that_another_signal_brings_during_a_probe_is_held_for_max_hold() {
+    let mut run = Run::new(&rules(), &[memory(), signal("fds", &[(0.8, 0.7), (0.9, 0.8)])]);
+    run.calm = true;
+    run.tick(&[host("memory", 0.93), host("fds", 0.1)]);
+    run.ticks(310_000, &[host("memory", 0.93), host("fds", 0.1)]);
+    assert_eq!(run.host(), Normal, "by a probe");
+    let readings = [host("memory", 0.93), host("fds", 0.95)];
+    assert_eq!(run.tick(&readings), High);
+    assert_eq!(run.ticks(299_900, &readings), High);
+    assert_eq!(run.tick(&readings), Moderate, "that is a probe of its own");
+    assert_eq!(run.ticks(10_000, &readings), Normal, "whose next step need not wait for as long");
 }
 
 #[test]
