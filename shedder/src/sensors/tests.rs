@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use super::reading::{Cause, CgroupPath};
 use super::testing::{Bench, signal};
 use super::*;
 use crate::config::model::{FileScope, PsiResource, PsiWindow};
@@ -56,8 +57,9 @@ fn each_signal_is_read_once_at_each_scope() {
     assert_eq!(bench.scopes("memory"), ["cgroup:/web", "host"]);
     assert_eq!(bench.scopes("fds"), ["host", "port:443", "port:80"]);
     assert_eq!(bench.scopes("accept_queue"), ["port:443", "port:80"]);
-    let cgroups: Vec<_> = bench.sensors().workloads().cgroups_of(443).collect();
-    assert_eq!(cgroups, [Path::new("/web")]);
+    let served: Vec<_> =
+        bench.sensors().workloads().served(443..=443).flat_map(|(_, cgroups)| cgroups).collect();
+    assert_eq!(served, [&CgroupPath::new(Path::new("/web"))]);
 }
 
 #[test]
@@ -75,6 +77,53 @@ fn a_cgroup_that_is_removed_meanwhile_is_named_and_hides_nothing() {
     assert!(bench.value("memory", "cgroup:/web").is_err());
     assert!(bench.value("psi_memory_some", "cgroup:/web").is_err());
     assert_eq!(bench.value("memory", "host"), Ok(0.5));
+}
+
+#[test]
+fn what_a_host_or_a_workload_does_not_have_is_no_failed_read() {
+    let mut bench = Bench::new(defaults());
+    bench.write("proc/self/mountinfo", "36 30 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+    bench.write("proc/10/cgroup", "4:memory:/web\n");
+    fs::create_dir_all(bench.path("proc/10/fd")).unwrap();
+    std::os::unix::fs::symlink("socket:[7]", bench.path("proc/10/fd/3")).unwrap();
+    bench.write(
+        "proc/10/limits",
+        "Max open files            unlimited            unlimited            files\n",
+    );
+    bench.write("proc/sys/fs/file-nr", "5\t0\t9223372036854775807\n");
+    bench.write("sys/fs/cgroup/memory/web/memory.limit_in_bytes", "9223372036854771712\n");
+    bench.write("sys/fs/cgroup/memory/web/memory.stat", "hierarchical_memory_limit 9223372036854771712\n");
+    bench.listeners = vec![ListenerFact { port: 80, inode: 7, accept_queue: 1, backlog: 2, cgroup_id: None }];
+    let readings = bench.tick(0);
+    let absent = [
+        ("psi_memory_some", "host"),
+        ("psi_cpu_some", "host"),
+        ("psi_cpu_some", "cgroup:/web"),
+        ("conntrack", "host"),
+        ("memory", "cgroup:/web"),
+        ("fds", "host"),
+        ("fds", "port:80"),
+    ];
+    let cause = |signal: &str, scope: &str| {
+        let mut readings = readings.iter();
+        let reading = readings.find(|at| &*at.signal == signal && at.scope.to_string() == scope).unwrap();
+        reading.value.as_ref().unwrap_err().cause
+    };
+    for (signal, scope) in absent {
+        assert_eq!(cause(signal, scope), Cause::Absent, "{signal} at {scope}");
+    }
+    for signal in ["memory", "tcp_mem", "own"] {
+        assert_eq!(cause(signal, "host"), Cause::Failed, "{signal}");
+    }
+}
+
+#[test]
+fn a_window_that_is_not_over_is_no_failed_read() {
+    let mut bench = Bench::new(defaults());
+    bench.write("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
+    let readings = bench.tick(0);
+    let cpu = readings.iter().find(|reading| &*reading.signal == "psi_cpu_some").unwrap();
+    assert_eq!(cpu.value.as_ref().unwrap_err().cause, Cause::NotYet);
 }
 
 #[test]

@@ -227,7 +227,9 @@ impl<R: BufRead> Reader<R> {
         };
         let scope = line.scope.parse().map_err(|error| self.malformed(format!("`scope`: {error}")))?;
         let value = line.value.ok_or_else(|| Unavailable::new("unavailable when it was recorded"));
-        Ok(Reading { signal, scope, value })
+        let age = Duration::try_from_secs_f64(line.age)
+            .map_err(|_| self.malformed(format!("`age` is {}, not seconds", line.age)))?;
+        Ok(Reading { signal, scope, value, age })
     }
 
     fn unknown(&self, signal: &str) -> TraceError {

@@ -88,6 +88,19 @@ fn what_was_unavailable_is_unavailable() {
 }
 
 #[test]
+fn a_value_is_as_old_as_the_trace_says() {
+    let mut trace = line(0.0, "0.92").replace('}', ",\"age\":1.5}");
+    trace.extend((1u32..=40).map(|tick| line(f64::from(tick) / 10.0, "null")));
+    let simulation = run(&trace).unwrap();
+    assert_eq!(
+        simulation.transitions[1].at,
+        Duration::from_millis(1_500),
+        "lost after 0.5 s, down after 1 s more"
+    );
+    assert!(error(&line(0.0, "0.92").replace('}', ",\"age\":-1}")).contains("`age` is -1, not seconds"));
+}
+
+#[test]
 fn errors_name_their_line() {
     let good = line(0.0, "0.5");
     for (bad, expected) in [
@@ -144,7 +157,7 @@ fn a_signal_that_is_switched_off_is_passed_over() {
 }
 
 fn reading(value: Result<f64, Unavailable>) -> Reading {
-    Reading { signal: Arc::from("memory"), scope: Scope::Host, value }
+    Reading::of_now(&Arc::from("memory"), &Scope::Host, value)
 }
 
 #[test]
@@ -192,7 +205,7 @@ proptest! {
     fn a_recorded_run_replays_to_the_same_transitions(
         start_ms in 0u64..10_000_000,
         runs in prop::collection::vec(
-            (1u64..25, prop::option::weighted(0.9, 0.6f64..1.0), prop::option::weighted(0.9, 0.6f64..1.0), any::<bool>()),
+            (1u64..25, prop::option::weighted(0.9, 0.6f64..1.0), prop::option::weighted(0.9, 0.6f64..1.0), any::<bool>(), prop_oneof![Just(0u32), 0u32..2_500]),
             1..30,
         ),
         jitter_ns in prop::collection::vec(0u64..50_000_000, 16),
@@ -203,12 +216,11 @@ proptest! {
         let mut now = start;
         let mut live = Vec::new();
         let workload = Scope::cgroup(Path::new("/a \"b\"/ü.service"));
-        for (index, (ticks, memory, fds, calm)) in runs.iter().enumerate() {
+        for (index, (ticks, memory, fds, calm, age_ms)) in runs.iter().enumerate() {
             for _ in 0..*ticks {
                 let of = |signal: &str, scope: &Scope, value: &Option<f64>| Reading {
-                    signal: Arc::from(signal),
-                    scope: scope.clone(),
-                    value: value.ok_or_else(|| Unavailable::new("lost")),
+                    age: Duration::from_nanos(u64::from(*age_ms) * 999_999),
+                    ..Reading::of_now(&Arc::from(signal), scope, value.ok_or_else(|| Unavailable::new("lost")))
                 };
                 let readings = [of("memory", &Scope::Host, memory), of("fds", &workload, fds), of("fds", &Scope::Port(80), memory)];
                 let below = if *calm { BTreeSet::from([Scope::Host, workload.clone()]) } else { BTreeSet::new() };

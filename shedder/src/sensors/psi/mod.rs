@@ -23,7 +23,7 @@ use super::context::Context;
 use super::kept::Kept;
 use super::reading::{CgroupPath, Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, under};
-use super::window::CounterWindow;
+use super::window::{CounterWindow, not_over};
 use crate::config::model::{PsiResource, PsiWindow, Signal, SignalSource};
 
 /// For the signals that read pressure files.
@@ -197,7 +197,7 @@ impl Measured {
         for (signal, window) in signals.iter().zip(self.windows.iter_mut().flatten()) {
             let value = percent(window.stand_still(context.now));
             self.calm &= value == Ok(0.0);
-            out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
+            out.push(Reading::of_now(&signal.name, scope, value));
         }
     }
 
@@ -217,7 +217,7 @@ impl Measured {
                 Err(error) => Err(explain(&error, file.path())),
             },
             None => {
-                Err(Unavailable::new("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
+                Err(Unavailable::absent("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
             }
         };
         if let Some(until) = self.still_until.take() {
@@ -231,7 +231,7 @@ impl Measured {
                 Err(error) => Err(error.clone()),
             };
             self.calm &= value == Ok(0.0);
-            out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
+            out.push(Reading::of_now(&signal.name, scope, value));
         }
         self.good = good.then_some((context.now, growth));
         text.ok().and_then(|(_, text)| find(text, "some", "total")?.parse().ok())
@@ -289,10 +289,6 @@ fn percent(stalled_us_per_second: Option<f64>) -> Result<f64, Unavailable> {
     stalled_us_per_second.map(|us| (us / 10_000.0).min(100.0)).ok_or_else(not_over)
 }
 
-fn not_over() -> Unavailable {
-    Unavailable::new("the first window is not over yet")
-}
-
 fn find<'t>(text: &'t str, kind: &str, field: &str) -> Option<&'t str> {
     let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;
     line.split_ascii_whitespace().find_map(|part| part.strip_prefix(field)?.strip_prefix('='))
@@ -308,9 +304,9 @@ fn unreadable(path: &Path, kind: &str, field: &str) -> Unavailable {
 fn explain(error: &ReadError, path: &Path) -> Unavailable {
     let path_text = path.display();
     if error.is_unsupported() {
-        Unavailable::new(format!("{path_text}: PSI is switched off: boot with psi=1"))
+        Unavailable::absent(format!("{path_text}: PSI is switched off: boot with psi=1"))
     } else if error.is_not_found() {
-        Unavailable::new(format!(
+        Unavailable::absent(format!(
             "{path_text} is not there: the kernel has no PSI (CONFIG_PSI, psi=1), or the cgroup is gone or has \
              cgroup.pressure off"
         ))
