@@ -19,6 +19,13 @@ pub struct ListenerFact {
     pub cgroup_id: Option<u64>,
 }
 
+/// How full the accept queue of a listener is, 1 at most. The kernel lets one connection more wait than the backlog
+/// says; so a backlog of 0 holds one.
+#[must_use]
+pub fn depth_ratio(accept_queue: u32, backlog: u32) -> f64 {
+    (f64::from(accept_queue) / f64::from(backlog.max(1))).min(1.0)
+}
+
 /// One tick as a sensor sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
