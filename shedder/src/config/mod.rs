@@ -11,6 +11,7 @@ mod effective;
 mod error;
 mod limits;
 pub mod model;
+pub(crate) mod scope;
 mod section;
 mod sections;
 pub mod suggest;

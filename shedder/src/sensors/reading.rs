@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::model::FileScope;
+use crate::config::scope;
 
 /// Whom a reading or a level is about. `host` sorts first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,30 +103,16 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A text that names no scope.
+/// Why a text names no scope, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no scope: write `host`, `port:N` with N from 1 to 65535, or `cgroup:PATH`")]
+#[error("{0}")]
 pub struct ScopeError(String);
 
 impl FromStr for Scope {
     type Err = ScopeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ScopeError(text.to_owned());
-        if text == "host" {
-            return Ok(Self::Host);
-        }
-        if let Some(port) = text.strip_prefix("port:") {
-            let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-            let port = port.parse().ok().filter(|port| digits && *port != 0);
-            return port.map(Self::Port).ok_or_else(error);
-        }
-        match text.strip_prefix("cgroup:") {
-            Some(path) if !path.is_empty() && !path.split('/').any(|part| part == "..") => {
-                Ok(Self::cgroup(Path::new(path)))
-            }
-            _ => Err(error()),
-        }
+        scope::read(text).map(|scope| Self::from(&scope)).map_err(ScopeError)
     }
 }
 
@@ -244,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_scope_survives_its_text(path in "(/[a-z.@-]{1,8}){1,4}", port in 1u16..) {
+        fn any_scope_survives_its_text(path in "(/[a-z@-][a-z.@-]{0,7}){1,4}", port in 1u16..) {
             for scope in [Scope::cgroup(Path::new(&path)), Scope::Port(port)] {
                 prop_assert_eq!(scope.to_string().parse::<Scope>(), Ok(scope));
             }
