@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+pub(crate) use super::turns::LONGEST as SLOWEST_PACE;
 use super::workloads::Workloads;
 
 /// One listening socket of a policy's port, as `sock_diag` reports it.

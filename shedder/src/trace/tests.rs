@@ -114,7 +114,7 @@ fn errors_name_their_line() {
         ),
         (
             "{\"t\":1,\"signal\":\"memory\",\"scope\":\"port:0\",\"value\":1}",
-            "line 2: `scope`: `port:0` is no scope",
+            "line 2: `scope`: 0 is no port: choose 1 to 65535",
         ),
         ("{\"t\":1,\"signal\":\"memory\",\"scope\":\"host\"}", "line 2: column 40: missing field `value`"),
         (
@@ -146,6 +146,48 @@ fn reversed_time_and_gaps_are_errors() {
     assert!(error(&reversed).starts_with("line 3: time goes back from 1.1 s to 1 s"));
     let gap = [line(1.0, "0.5"), line(3.0, "0.5"), line(5.1, "0.5")].concat();
     assert!(error(&gap).starts_with("line 3: a gap of 2.1 s before 5.1 s: signals are stale after 2 s"));
+}
+
+#[test]
+fn a_signal_that_is_stale_sooner_than_it_was_read_again_is_an_error() {
+    let of = |t: f64, signal: &str, scope: &str| {
+        format!("{{\"t\":{t},\"signal\":\"{signal}\",\"scope\":\"{scope}\",\"value\":0.5}}\n")
+    };
+    // The host at every tick, the workload at every fifth.
+    let tick = |tick: u32| {
+        let t = f64::from(tick) / 10.0;
+        let workload = if tick.is_multiple_of(5) { of(t, "fds", "cgroup:/a") } else { String::new() };
+        of(t, "memory", "host") + &workload
+    };
+    let trace: String = (0..20).map(tick).collect();
+    let replay = |stale_after_ms: [u64; 2]| {
+        let mut signals = signals();
+        for (signal, ms) in signals.iter_mut().zip(stale_after_ms) {
+            signal.stale_after = Duration::from_millis(ms);
+        }
+        simulate(trace.as_bytes(), &rules(), &signals, |_, _| {}).map_err(|error| error.to_string())
+    };
+    assert!(replay([200, 500]).is_ok());
+    assert_eq!(
+        replay([2_000, 400]).unwrap_err(),
+        "line 8: `fds` at cgroup:/a was read after 0.5 s, at the pace of the configuration that it was recorded with, and \
+         is stale after 0.4 s here: record with this configuration, or raise stale_after"
+    );
+}
+
+#[test]
+fn a_workload_that_was_gone_for_a_while_is_no_error() {
+    let of = |t: f64, scope: &str| {
+        format!("{{\"t\":{t},\"signal\":\"memory\",\"scope\":\"{scope}\",\"value\":0.5}}\n")
+    };
+    let gone = 5..35;
+    let tick = |tick: u32| {
+        let t = f64::from(tick) / 10.0;
+        of(t, "host") + &if gone.contains(&tick) { String::new() } else { of(t, "cgroup:/a") }
+    };
+    let trace: String = (0..40).map(tick).collect();
+    let hasty = [Signal { stale_after: Duration::from_millis(300), ..signal("memory", 0.92, 0.88) }];
+    assert!(simulate(trace.as_bytes(), &rules(), &hasty, |_, _| {}).is_ok());
 }
 
 #[test]
