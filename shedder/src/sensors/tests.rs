@@ -68,6 +68,9 @@ fn a_cgroup_that_is_removed_meanwhile_is_named_and_hides_nothing() {
     bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
     bench.write("proc/meminfo", "MemTotal: 100 kB\nMemAvailable: 50 kB\n");
     bench.write("sys/fs/cgroup/web/memory.current", "5\n");
+    let pressure =
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
+    bench.write("sys/fs/cgroup/web/memory.pressure", pressure);
     let id = fs::metadata(bench.path("sys/fs/cgroup/web")).unwrap().ino();
     bench.listeners =
         vec![ListenerFact { port: 80, inode: 7, accept_queue: 1, backlog: 2, cgroup_id: Some(id) }];
@@ -189,6 +192,7 @@ fn assert_turns(workloads: u16, signal: &str, longest_ms: u64, most: usize) {
     let mut last_read = vec![0; usize::from(workloads) + 1];
     for tick in 0..30 {
         let now_ms = tick * 100;
+        bench.write("proc/pressure/cpu", &format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={tick}\n"));
         bench.tick(now_ms);
         let scopes = bench.scopes(signal);
         assert!(scopes.contains(&"host"));

@@ -76,6 +76,8 @@ struct Measured {
     good: Option<(Duration, u64)>,
     /// All that was told last was 0.
     calm: bool,
+    /// Until when there is no use in looking for a file that the kernel does not have.
+    rests_until: Option<Duration>,
     /// Until when the counters are known to have stood still without the windows having been told.
     still_until: Option<Duration>,
 }
@@ -176,6 +178,7 @@ impl Measured {
             windows: signals.iter().map(window).collect(),
             good: None,
             calm: false,
+            rests_until: None,
             still_until: None,
         }
     }
@@ -201,7 +204,7 @@ impl Measured {
         }
     }
 
-    /// Returns the `some` counter.
+    /// Returns the `some` counter. What the kernel does not have is looked for at the pace, not at every tick.
     fn read(
         &mut self,
         scope: &Scope,
@@ -211,6 +214,9 @@ impl Measured {
         growth: u64,
         out: &mut Vec<Reading>,
     ) -> Option<u64> {
+        if self.rests_until.is_some_and(|until| context.now < until) {
+            return None;
+        }
         let text = match &mut self.file {
             Some(file) => match file.read(source) {
                 Ok(text) => Ok((file.path(), text)),
@@ -223,6 +229,8 @@ impl Measured {
         if let Some(until) = self.still_until.take() {
             self.windows.iter_mut().flatten().for_each(|window| window.stood_still(until));
         }
+        let absent = text.as_ref().is_err_and(|error| !error.is_failure());
+        self.rests_until = absent.then(|| context.now.saturating_add(context.pace));
         let mut good = text.is_ok();
         self.calm = good;
         for (signal, window) in signals.iter().zip(&mut self.windows) {
