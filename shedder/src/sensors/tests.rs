@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use super::reading::{Cause, CgroupPath};
 use super::testing::{Bench, signal};
 use super::*;
-use crate::config::model::{FileScope, PsiResource, PsiWindow};
+use crate::config::model::{Config, FileScope, PsiResource, PsiWindow};
 
 fn defaults() -> Vec<Signal> {
     let psi = |resource, full| SignalSource::Psi {
@@ -127,6 +127,32 @@ fn a_window_that_is_not_over_is_no_failed_read() {
     let readings = bench.tick(0);
     let cpu = readings.iter().find(|reading| &*reading.signal == "psi_cpu_some").unwrap();
     assert_eq!(cpu.value.as_ref().unwrap_err().cause, Cause::NotYet);
+}
+
+#[test]
+fn a_number_that_nobody_writes_any_more_is_in_force_for_stale_after() {
+    let path = PathBuf::from("/run/age");
+    let mut own = signal("age", SignalSource::File { path, scope: FileScope::Host });
+    own.thresholds[1] = Some(crate::config::model::Threshold { enter: 1.0, exit: 0.5 });
+    let mut levels = crate::levels::Levels::new(&Config::observe_default().levels, &[own.clone()]);
+    let mut bench = Bench::new([own]);
+    bench.write("run/age", "5");
+    let written = fs::metadata(bench.path("run/age")).unwrap().modified().unwrap();
+    let mut lost = None;
+    for ms in (0..5_000).step_by(100) {
+        bench.wall = written + Duration::from_millis(ms);
+        if ms == 1_900 {
+            // Neither does it hold longer if it goes before it is too old.
+            fs::remove_file(bench.path("run/age")).unwrap();
+        }
+        let (now, readings) = (Duration::from_millis(ms), bench.tick(ms));
+        levels.update(now, &readings, |_| false);
+        let demands = &levels.signal_states(now)[0].demands;
+        if lost.is_none() && demands == "normal" {
+            lost = Some(ms);
+        }
+    }
+    assert_eq!(lost, Some(2_000));
 }
 
 #[test]
