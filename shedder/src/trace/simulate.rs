@@ -139,7 +139,7 @@ struct Tick {
     below_quota: BTreeSet<Scope>,
 }
 
-/// When each signal was read last at each scope, of those that are stale sooner than a daemon may take to read a signal
+/// When each signal had a value last at each scope, of those that are stale sooner than a daemon may take to read a signal
 /// again: a daemon with this configuration would have read it in time.
 #[derive(Debug, Default)]
 struct Paces {
@@ -157,7 +157,12 @@ impl Paces {
     fn check(&mut self, line: u64, at: Duration, reading: &Reading) -> Result<(), TraceError> {
         let Some(stale_after) = self.stale_after.get(&*reading.signal) else { return Ok(()) };
         let key = (Arc::clone(&reading.signal), reading.scope.clone());
-        let gap = at.saturating_sub(self.read.insert(key, at).unwrap_or(at));
+        let before = match reading.value {
+            Ok(_) => self.read.insert(key, at),
+            // Nothing is lost by what is not there.
+            Err(_) => self.read.remove(&key),
+        };
+        let gap = at.saturating_sub(before.unwrap_or(at));
         // What was away for longer was not there to be read, and a daemon would have lost it too.
         if gap <= *stale_after || gap > AWAY {
             return Ok(());

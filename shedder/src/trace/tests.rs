@@ -160,16 +160,18 @@ fn a_signal_that_is_stale_sooner_than_it_was_read_again_is_an_error() {
         of(t, "memory", "host") + &workload
     };
     let trace: String = (0..20).map(tick).collect();
-    let replay = |stale_after_ms: [u64; 2]| {
+    let replay = |trace: &str, stale_after_ms: [u64; 2]| {
         let mut signals = signals();
         for (signal, ms) in signals.iter_mut().zip(stale_after_ms) {
             signal.stale_after = Duration::from_millis(ms);
         }
         simulate(trace.as_bytes(), &rules(), &signals, |_, _| {}).map_err(|error| error.to_string())
     };
-    assert!(replay([200, 500]).is_ok());
+    assert!(replay(&trace, [200, 500]).is_ok());
+    let lacking = trace.replace("\"cgroup:/a\",\"value\":0.5", "\"cgroup:/a\",\"value\":null");
+    assert!(replay(&lacking, [200, 400]).is_ok());
     assert_eq!(
-        replay([2_000, 400]).unwrap_err(),
+        replay(&trace, [2_000, 400]).unwrap_err(),
         "line 8: `fds` at cgroup:/a was read after 0.5 s, at the pace of the configuration that it was recorded with, and \
          is stale after 0.4 s here: record with this configuration, or raise stale_after"
     );
