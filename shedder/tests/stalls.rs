@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::truth::two_ticks_pass;
@@ -228,9 +229,9 @@ fn thrashing_is_its_own_affair() -> bool {
 fn ticks(status: &Value, scopes: &[String]) -> (u64, Option<u64>) {
     let total = status["ticks"]["total"].as_u64().unwrap();
     let risen = scopes.iter().filter_map(|scope| scope_of(status, scope)).find(|at| at["level"] != "normal");
-    let held = risen.map(|level| level["held_seconds"].as_f64().unwrap());
-    let interval = status["ticks"]["interval_seconds"].as_f64().unwrap();
-    (total, held.map(|held| total.saturating_sub((held / interval) as u64)))
+    let ms = |seconds: &Value| Duration::from_secs_f64(seconds.as_f64().unwrap()).as_millis();
+    let held = risen.map(|level| ms(&level["held_seconds"]) / ms(&status["ticks"]["interval_seconds"]));
+    (total, held.map(|held| total.saturating_sub(held.try_into().unwrap())))
 }
 
 #[test]
