@@ -1,5 +1,5 @@
-//! What is known at one moment: made once per tick, read by metrics, `/status` and the command line. Its JSON is
-//! the output of `shedder status --json`.
+//! What is known at one moment: made when somebody asks, once in a tick at most, for metrics, `/status` and the command
+//! line. Its JSON is the output of `shedder status --json`.
 
 use std::collections::BTreeMap;
 

@@ -134,6 +134,22 @@ fn a_filter_refuses_with_reset_and_with_drop_and_goes() {
 }
 
 #[test]
+fn a_filter_goes_although_its_interface_is_called_otherwise_by_then() {
+    let scene = Scene::new();
+    let server = scene.net.server.name();
+    let link = |arguments: &str| must(&format!("ip -netns {server} link set {arguments}"));
+    scene.serve(|mut datapath, ifindex| {
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        link(&format!("{} down", scene.interface()));
+        link(&format!("{} name other0", scene.interface()));
+        datapath.renamed(ifindex, "other0");
+        datapath.detach(ifindex).unwrap();
+        assert_eq!(must(&format!("tc -netns {server} filter show dev other0 ingress")), "");
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
 fn a_filter_that_a_killed_daemon_left_goes_on_and_is_taken_over() {
     let scene = Scene::new();
     let _listeners = scene.listeners();

@@ -104,6 +104,42 @@ fn a_glob_serves_all_that_match_and_no_other() {
 }
 
 #[test]
+fn an_interface_goes_by_the_name_that_it_has_now() {
+    let namespace = Namespace::new().unwrap();
+    ip(&namespace, "link add web0 type veth peer name other0");
+    let daemon = Daemon::launch_with(&namespace, &config("web*", "tc", CLOSED));
+    daemon.wait_until_ready();
+    assert_eq!(mode(&daemon, "web0").as_deref(), Some("tcx"));
+    ip(&namespace, "link set web0 name web1");
+    eventually("it is listed by its new name", || mode(&daemon, "web1").as_deref() == Some("tcx"));
+    assert_eq!(attachment(&daemon, "web0"), None);
+    assert_eq!(bpf::tcx(&namespace, "web1"), ["shed_tc"]);
+    assert!(daemon.log().contains("web0 is called web1 now."), "{}", daemon.log());
+}
+
+#[test]
+fn what_could_not_be_let_go_is_tried_again() {
+    let namespace = Namespace::new().unwrap();
+    ip(&namespace, "link add web0 type veth peer name other0");
+    let daemon = Daemon::launch_with(&namespace, &config("web*", "tc", CLOSED));
+    daemon.wait_until_ready();
+    let index = attachment(&daemon, "web0").unwrap()["ifindex"].to_string();
+    let links = std::fs::read_dir(daemon.pins().join("links")).unwrap();
+    let mut pins = links.map(|entry| entry.unwrap().path());
+    let pin = pins.find(|path| path.to_str().unwrap().ends_with(&index)).unwrap();
+    // What is no file is not removed as one.
+    std::fs::remove_file(&pin).unwrap();
+    std::fs::create_dir(&pin).unwrap();
+    ip(&namespace, "link set web0 name gone0");
+    eventually("it is said", || warned(&daemon, "gone0 stays served by tcx: letting go of it failed"));
+    assert_eq!(bpf::tcx(&namespace, "gone0"), ["shed_tc"]);
+    std::fs::remove_dir(&pin).unwrap();
+    eventually("it is let go", || attachment(&daemon, "gone0").is_none());
+    assert_eq!(bpf::tcx(&namespace, "gone0"), Vec::<String>::new());
+    assert!(!warned(&daemon, "gone0"));
+}
+
+#[test]
 fn the_interface_of_a_default_route_is_served_when_the_route_comes() {
     let net = Net::new();
     let daemon = Daemon::launch_with(&net.server, &config("default-route", "auto", CLOSED));

@@ -45,11 +45,12 @@ fn level(daemon: &Daemon, port: &str) -> String {
     daemon.port(port)["level"].as_str().unwrap().to_owned()
 }
 
+/// Null while it is not read.
 fn signal(daemon: &Daemon, name: &str, scope: &str) -> Value {
     let status = daemon.status();
     let signals = status["signals"].as_array().unwrap();
     let found = signals.iter().find(|signal| signal["signal"] == name && signal["scope"] == scope);
-    found.unwrap_or_else(|| panic!("no {name} of {scope}: {status}")).clone()
+    found.cloned().unwrap_or_default()
 }
 
 #[test]

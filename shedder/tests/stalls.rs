@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::truth::two_ticks_pass;
@@ -222,6 +223,38 @@ fn thrashing_is_its_own_affair() -> bool {
     }
     neighbours.assert_it_ends();
     true
+}
+
+/// Ticks of the daemon up to now, and up to when the level of a port came.
+fn ticks(status: &Value, scopes: &[String]) -> (u64, Option<u64>) {
+    let total = status["ticks"]["total"].as_u64().unwrap();
+    let risen = scopes.iter().filter_map(|scope| scope_of(status, scope)).find(|at| at["level"] != "normal");
+    let ms = |seconds: &Value| Duration::from_secs_f64(seconds.as_f64().unwrap()).as_millis();
+    let held = risen.map(|level| ms(&level["held_seconds"]) / ms(&status["ticks"]["interval_seconds"]));
+    (total, held.map(|held| total.saturating_sub(held.try_into().unwrap())))
+}
+
+#[test]
+fn a_stall_that_the_kernel_shows_has_its_level_within_a_second() {
+    // Of the default window of a second; the level is `moderate` from 10 % on.
+    const MODERATE_US: u64 = 100_000;
+    const SECOND_TICKS: u64 = 10;
+    let mut neighbours = Neighbours::start("[signals.psi_memory_some]\n");
+    let scopes = neighbours.pressed.scopes();
+    two_ticks_pass(&neighbours.daemon);
+    let before_us = neighbours.pressed.stalled_us();
+    neighbours.pressed.thrash();
+    eventually("it stalls", || neighbours.pressed.stalled_us() >= before_us + MODERATE_US);
+    // By ticks, not by time: on a busy machine they come late.
+    let (stalled_at, _) = ticks(&neighbours.daemon.status(), &scopes);
+    let mut risen_at = None;
+    eventually("its level rises", || {
+        risen_at = ticks(&neighbours.daemon.status(), &scopes).1;
+        risen_at.is_some()
+    });
+    let took = risen_at.unwrap().saturating_sub(stalled_at);
+    assert!(took <= SECOND_TICKS, "{took} ticks");
+    neighbours.pressed.rest();
 }
 
 #[test]

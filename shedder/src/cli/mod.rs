@@ -73,7 +73,7 @@ pub enum Verb {
                             off      decide nothing, count nothing, pass everything"
     )]
     Mode(mode::ModeArgs),
-    /// Pin the host's level, or let the signals decide again
+    /// Pin the level of the host and of everything on it, or let the signals decide again
     Level(level::LevelArgs),
     /// Write the live signals as a trace
     Record(record::RecordArgs),

@@ -12,6 +12,7 @@ mod error;
 mod limits;
 pub mod model;
 pub mod range;
+pub(crate) mod scope;
 mod section;
 mod sections;
 pub mod suggest;

@@ -54,7 +54,7 @@ pub enum Command {
         #[serde(serialize_with = "mode_to_name", deserialize_with = "mode_from_name")]
         mode: Mode,
     },
-    /// Pin the host's level, or let the signals decide again.
+    /// Pin the level of the host and of every workload and port, or let the signals decide again.
     Level {
         /// At this one.
         level: LevelChoice,

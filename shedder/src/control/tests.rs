@@ -346,7 +346,7 @@ proptest! {
 }
 
 fn tick(ms: u64, value: f64) -> TickReadings {
-    let reading = Reading { signal: Arc::from("memory"), scope: Scope::Host, value: Ok(value) };
+    let reading = Reading::of_now(&Arc::from("memory"), &Scope::Host, Ok(value));
     TickReadings {
         now: Duration::from_millis(ms),
         readings: vec![reading],

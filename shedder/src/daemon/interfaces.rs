@@ -14,6 +14,8 @@ use crate::snapshot::Attachment;
 #[derive(Debug, Default)]
 pub(super) struct Interfaces {
     served: BTreeMap<u32, Attachment>,
+    /// Those that should not be served any more and cannot be let go, and why.
+    stuck: BTreeMap<u32, String>,
     unmatched: Vec<InterfacePattern>,
     /// `attach.via` and whether resets are needed, as of the last look.
     terms: Option<(Via, bool)>,
@@ -36,6 +38,7 @@ impl Interfaces {
         let links = links::list()?;
         let defaults = links::default_route_interfaces()?;
         let selection = links::select(&attach.interfaces, &links, &defaults);
+        links.iter().for_each(|link| self.follow_name(datapath, link));
         let gone: Vec<u32> = self
             .served
             .keys()
@@ -43,13 +46,10 @@ impl Interfaces {
             .filter(|ifindex| selection.chosen.iter().all(|link| link.ifindex != *ifindex))
             .collect();
         for ifindex in gone {
-            if let Some(attachment) = self.served.remove(&ifindex) {
-                if let Err(error) = datapath.detach(ifindex) {
-                    tracing::warn!("Letting go of {} failed: {error:#}.", attachment.interface);
-                } else if attachment.mode != NOT_SERVED {
-                    tracing::info!("{} is not served any more.", attachment.interface);
-                }
-            }
+            self.let_go(datapath, ifindex);
+        }
+        for link in &selection.chosen {
+            self.stuck.remove(&link.ifindex);
         }
         let terms = (attach.via, needs_reset);
         let new_terms = self.terms.replace(terms) != Some(terms);
@@ -67,6 +67,7 @@ impl Interfaces {
                 }
                 if let Err(error) = datapath.detach(link.ifindex) {
                     tracing::warn!("{} stays served by {}: {error:#}.", link.name, attachment.mode);
+                    self.terms = None;
                     continue;
                 }
             }
@@ -85,6 +86,36 @@ impl Interfaces {
         Ok(())
     }
 
+    /// An interface is called otherwise and served as before.
+    fn follow_name(&mut self, datapath: &mut Datapath, link: &LinkFacts) {
+        datapath.renamed(link.ifindex, &link.name);
+        if let Some(attachment) = self.served.get_mut(&link.ifindex)
+            && attachment.interface != link.name
+        {
+            tracing::info!("{} is called {} now.", attachment.interface, link.name);
+            attachment.interface.clone_from(&link.name);
+        }
+    }
+
+    /// Where that fails the interface stays on the list, and it is tried again next time.
+    fn let_go(&mut self, datapath: &mut Datapath, ifindex: u32) {
+        let Some(attachment) = self.served.get(&ifindex) else { return };
+        if let Err(error) = datapath.detach(ifindex) {
+            let Attachment { interface, mode, .. } = attachment;
+            let trouble = format!("{interface} stays served by {mode}: letting go of it failed: {error:#}");
+            if self.stuck.get(&ifindex) != Some(&trouble) {
+                tracing::warn!("{trouble}.");
+                self.stuck.insert(ifindex, trouble);
+            }
+            return;
+        }
+        if attachment.mode != NOT_SERVED {
+            tracing::info!("{} is not served any more.", attachment.interface);
+        }
+        self.served.remove(&ifindex);
+        self.stuck.remove(&ifindex);
+    }
+
     /// All attachments, by name.
     #[must_use]
     pub(super) fn attachments(&self) -> Vec<Attachment> {
@@ -96,7 +127,8 @@ impl Interfaces {
     /// What does not work as configured.
     #[must_use]
     pub(super) fn warnings(&self) -> Vec<String> {
-        self.unmatched.iter().map(unmatched).chain(self.all_refused()).collect()
+        let stuck = self.stuck.values().cloned();
+        self.unmatched.iter().map(unmatched).chain(stuck).chain(self.all_refused()).collect()
     }
 
     /// Why an interface that is there is not served; the first one where there are several.

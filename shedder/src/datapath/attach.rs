@@ -25,7 +25,7 @@ const CLSACT_HANDLE: u32 = 0x5ed;
 #[derive(Debug)]
 pub(super) enum Held {
     /// By `bpf_link`, pinned.
-    Link(FdLink),
+    Link(#[expect(dead_code, reason = "open, it stays attached")] FdLink),
     /// By a clsact filter, which stays until it is removed.
     Filter,
 }
@@ -99,14 +99,13 @@ pub(super) fn runs_at_tcx(interface: &str, program_id: u32) -> Result<bool> {
     Ok(programs.iter().any(|program| program.id() == program_id))
 }
 
-/// Detaches and unpins.
-pub(super) fn detach(pins: &Pins, held: Held, hook: Hook, interface: &str, ifindex: u32) -> Result<()> {
+/// Unpins, and removes a filter. A link goes when it is dropped.
+pub(super) fn detach(pins: &Pins, held: &Held, hook: Hook, interface: &str, ifindex: u32) -> Result<()> {
     remove_file(&pins.interface_link(hook, ifindex))?;
     match held {
-        Held::Link(link) => drop(link),
-        Held::Filter => remove_clsact_filter(interface)?,
+        Held::Link(_) => Ok(()),
+        Held::Filter => remove_clsact_filter(interface),
     }
-    Ok(())
 }
 
 /// Removes shedder's filter from an interface's clsact qdisc; the qdisc stays, since others may use it.

@@ -28,7 +28,7 @@ pub struct PolicyReading {
     pub counted: u64,
     /// Connections that the kernel has seen come, counted or not.
     pub established: u64,
-    /// What is added to that, see [`super::Datapath::set_correction`].
+    /// What is added to `counted`, see [`super::Datapath::set_correction`].
     pub correction: i64,
 }
 

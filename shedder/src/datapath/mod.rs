@@ -220,18 +220,26 @@ impl Datapath {
         }
     }
 
+    /// An interface is called so now. A filter is found by the name of its interface.
+    pub fn renamed(&mut self, ifindex: u32, interface: &str) {
+        if let Some(attached) = self.attached.get_mut(&ifindex)
+            && attached.interface != interface
+        {
+            interface.clone_into(&mut attached.interface);
+        }
+    }
+
     /// Detaches from an interface, which may be gone already.
     ///
     /// # Errors
     ///
-    /// The pin or the filter cannot be removed.
+    /// The pin or the filter cannot be removed; then it stays attached and this can be tried again.
     pub fn detach(&mut self, ifindex: u32) -> Result<()> {
-        match self.attached.remove(&ifindex) {
-            Some(Attached { interface, hook, held, .. }) => {
-                attach::detach(&self.pins, held, hook, &interface, ifindex)
-            }
-            None => Ok(()),
+        if let Some(Attached { interface, hook, held, .. }) = self.attached.get(&ifindex) {
+            attach::detach(&self.pins, held, *hook, interface, ifindex)?;
+            self.attached.remove(&ifindex);
         }
+        Ok(())
     }
 
     /// Writes limits, ports and rules in one piece: everything into the bank that is not in force, then one

@@ -50,6 +50,9 @@ fn rate(port: &PortState) -> String {
             };
             format!("learned: {learned}; classes that see less than all of it see a share of that")
         }
+        ("learned", None) if port.level != Level::Normal.name() => {
+            "learned: no limit, since the pressure came before five seconds of calm had been seen".to_owned()
+        }
         ("learned", None) => format!(
             "learned: no limit without pressure, then what was admitted before it, {}/s at least",
             number(LEAST_PER_SECOND)

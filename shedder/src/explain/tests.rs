@@ -198,6 +198,8 @@ fn a_rate_says_where_it_comes_from() {
     port.set.insert("rate".to_owned(), limit);
     assert_eq!(rate(&snapshot), "9/s, set by an operator");
     snapshot.ports[0].rate = "learned".to_owned();
+    assert!(rate(&snapshot).starts_with("learned: no limit, since the pressure came before"));
+    "normal".clone_into(&mut snapshot.ports[0].level);
     assert!(rate(&snapshot).ends_with("then what was admitted before it, 10/s at least"));
     snapshot.ports[0].learned_rate_per_second = Some(200.0);
     assert!(rate(&snapshot).starts_with("learned: 200/s were admitted before the pressure; "));

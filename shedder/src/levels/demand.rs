@@ -1,25 +1,23 @@
 //! What one signal demands at one scope: a Schmitt trigger for each level, and the loss of the signal.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use shedder_common::level::{LEVELS, Level};
 
 use crate::config::model::{OnLoss, Signal};
-use crate::sensors::reading::Unavailable;
+use crate::sensors::reading::{Reading, Unavailable};
 
 /// One signal at one scope.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
-    /// The last good value and when it was read.
-    last: Option<(Duration, f64)>,
+    last: Option<Known>,
     /// When it was first spoken of, and when last, with a value or without.
     first_seen: Duration,
     last_seen: Duration,
     /// The tick of the newest reading.
     tick: u64,
-    /// Why the newest reading has no value; empty where it has one.
-    reason: Cow<'static, str>,
+    /// Why the newest reading has no value.
+    missing: Option<Unavailable>,
     /// Since when the value stands at or above `enter`, by level.
     above: [Option<Duration>; LEVELS],
     /// Since when it is lost.
@@ -32,6 +30,27 @@ pub(super) struct Demand {
     read_errors: u64,
 }
 
+/// The last good value.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    value: f64,
+    read_at: Duration,
+    /// [`Reading::age`] then.
+    age: Duration,
+}
+
+impl Known {
+    /// For how long the value has been so, at most.
+    fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.read_at).saturating_add(self.age)
+    }
+
+    /// When it is stale, if nothing else is read.
+    fn stale_at(&self, signal: &Signal) -> Duration {
+        self.read_at.saturating_add(signal.stale_after.saturating_sub(self.age))
+    }
+}
+
 impl Demand {
     pub(super) fn new(now: Duration) -> Self {
         Self {
@@ -39,7 +58,7 @@ impl Demand {
             first_seen: now,
             last_seen: now,
             tick: 0,
-            reason: Cow::Borrowed(""),
+            missing: None,
             above: [None; LEVELS],
             lost: Some(now),
             // Taken for granted until it fails.
@@ -63,7 +82,7 @@ impl Demand {
 
     /// The last good value, whatever its age.
     pub(super) fn last_value(&self) -> Option<f64> {
-        self.last.map(|(_, value)| value)
+        self.last.map(|known| known.value)
     }
 
     /// The value, where it is available.
@@ -73,12 +92,10 @@ impl Demand {
 
     /// Why there is no value; empty where there is one.
     pub(super) fn unavailable(&self) -> String {
-        if self.value().is_some() {
-            String::new()
-        } else if self.reason.is_empty() {
-            "it is no longer read".to_owned()
-        } else {
-            self.reason.clone().into_owned()
+        match &self.missing {
+            _ if self.value().is_some() => String::new(),
+            Some(missing) => missing.reason.clone().into_owned(),
+            None => "it is no longer read".to_owned(),
         }
     }
 
@@ -88,42 +105,59 @@ impl Demand {
 
     /// Takes a reading of a tick, which is never 0. A value that is not finite is none. Of several readings of one tick
     /// the highest value counts, and a value before none.
-    pub(super) fn take(&mut self, now: Duration, tick: u64, value: &Result<f64, Unavailable>) {
+    pub(super) fn take(&mut self, now: Duration, tick: u64, signal: &Signal, reading: &Reading) {
         self.last_seen = now;
         let again = self.tick == tick;
         self.tick = tick;
-        match value {
+        match &reading.value {
             Ok(value) if value.is_finite() => {
-                let known = self.last.filter(|_| again && self.reason.is_empty());
-                self.last = Some((now, known.map_or(*value, |(_, known)| known.max(*value))));
-                if again && !self.reason.is_empty() {
-                    self.read_errors = self.read_errors.saturating_sub(1);
-                }
-                self.reason = Cow::Borrowed("");
+                let value = Known { value: *value, read_at: now, age: reading.age };
+                self.take_value(again, signal, value);
             }
             Ok(_) => self.fail(again, &Unavailable::new("the value is not a finite number")),
             Err(error) => self.fail(again, error),
         }
     }
 
+    fn take_value(&mut self, again: bool, signal: &Signal, new: Known) {
+        let missing = self.missing.take();
+        if again && missing.as_ref().is_some_and(Unavailable::is_failure) {
+            self.read_errors = self.read_errors.saturating_sub(1);
+        }
+        if let Some(known) = self.last {
+            let higher = known.value.total_cmp(&new.value).then(new.age.cmp(&known.age));
+            if again && missing.is_none() && higher.is_ge() {
+                return;
+            }
+            // It was lost meanwhile, whether or not anybody looked.
+            if known.age(new.read_at).saturating_sub(new.age) >= signal.stale_after {
+                self.above = [None; LEVELS];
+            }
+        }
+        self.last = Some(new);
+    }
+
     fn fail(&mut self, again: bool, error: &Unavailable) {
-        if !again {
-            self.read_errors = self.read_errors.saturating_add(1);
-        } else if self.reason.is_empty() || self.reason >= error.reason {
+        let before = if again { self.missing.as_ref() } else { None };
+        // Nothing was missing in this tick so far, or something graver was.
+        if again && before.is_none_or(|before| before >= error) {
             return;
         }
-        if self.reason != error.reason {
-            self.reason.clone_from(&error.reason);
+        if error.is_failure() && !before.is_some_and(Unavailable::is_failure) {
+            self.read_errors = self.read_errors.saturating_add(1);
+        }
+        if self.missing.as_ref() != Some(error) {
+            self.missing = Some(error.clone());
         }
     }
 
     /// Judges the last value by these rules.
     pub(super) fn judge(&mut self, now: Duration, signal: &Signal, max_hold: Duration) {
-        let fresh = self.last.filter(|(at, _)| now.saturating_sub(*at) < signal.stale_after);
+        let fresh = self.last.filter(|known| known.age(now) < signal.stale_after);
         let level = match fresh {
-            Some((at, value)) => {
+            Some(Known { value, read_at, .. }) => {
                 self.lost = None;
-                self.risen(at, value, signal).max(self.sustained(value, signal))
+                self.risen(read_at, value, signal).max(self.sustained(value, signal))
             }
             None => {
                 self.above = [None; LEVELS];
@@ -201,8 +235,8 @@ impl Demand {
     /// Until when nothing changes here without another reading, where nothing is demanded.
     pub(super) fn stays_until(&self, now: Duration, signal: &Signal) -> Duration {
         // Stale, or no longer starting, or gone.
-        let ends = [self.last.map(|(at, _)| at), Some(self.first_seen), Some(self.last_seen)];
-        let ends = ends.into_iter().flatten().map(|at| at.saturating_add(signal.stale_after));
+        let seen = [self.first_seen, self.last_seen].map(|at| at.saturating_add(signal.stale_after));
+        let ends = seen.into_iter().chain(self.last.map(|known| known.stale_at(signal)));
         ends.filter(|end| *end > now).min().unwrap_or(now)
     }
 

@@ -152,11 +152,17 @@ impl Ladder {
     }
 
     fn is_held_for_nothing(&self, now: Duration, rules: &LevelRules) -> bool {
-        // Once a probe has done no harm, the next step need not wait for as long.
-        let least = if self.probe.is_some() { rules.hold } else { rules.max_hold.max(rules.hold) };
+        // Once a probe has done no harm, the next step need not wait for as long; above it another signal holds the
+        // level.
+        let least = if self.is_probed() { rules.hold } else { rules.max_hold.max(rules.hold) };
         self.level > Level::Normal
             && now.saturating_sub(self.since) >= least
             && self.calm_since.is_some_and(|calm| now.saturating_sub(calm) >= rules.hold)
+    }
+
+    /// Whether it is a probe that brought the level here.
+    fn is_probed(&self) -> bool {
+        self.probe.as_ref().is_some_and(|probe| probe.ceiling == self.level)
     }
 
     fn probe_down(&mut self, now: Duration, demands: &[Demanding<'_>]) -> Step {

@@ -124,7 +124,7 @@ impl ScopeState {
         self.demands.get(at).map(|(_, demand)| demand)
     }
 
-    fn take(&mut self, now: Duration, tick: u64, place: usize, reading: &Reading) {
+    fn take(&mut self, now: Duration, tick: u64, place: usize, signal: &Signal, reading: &Reading) {
         self.read = true;
         let at = self.demands.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
             // Of thousands of scopes most have one signal, or always the same few.
@@ -133,7 +133,7 @@ impl ScopeState {
             at
         });
         if let Some((_, demand)) = self.demands.get_mut(at) {
-            demand.take(now, tick, &reading.value);
+            demand.take(now, tick, signal, reading);
         }
     }
 
@@ -194,8 +194,8 @@ impl Levels {
     /// One tick. Readings of unknown signals are passed over; of several readings of one signal at one scope the
     /// highest counts.
     ///
-    /// `offered_below_quota` tells for a scope whether what clients offer it lies below the quotas that it has at the
-    /// level that its signals demand ([`Levels::demanded`]): only then is a level that is held for long probed.
+    /// `offered_below_quota` tells for a scope whether what clients offer it lies below the quotas that are in force
+    /// there: only then is a level that is held for long probed.
     pub fn update(
         &mut self,
         now: Duration,
@@ -270,12 +270,13 @@ impl Levels {
             };
             latest = Some((&reading.signal, place));
             let Some(place) = place else { continue };
+            let Some((_, signal)) = self.signals.get(place) else { continue };
             if let Some(state) = self.scopes.get_mut(&reading.scope) {
-                state.take(now, self.tick, place, reading);
+                state.take(now, self.tick, place, signal, reading);
             } else {
                 let level = self.pin.map(|pin| pin.level).unwrap_or_default();
                 let mut state = ScopeState { level, since: now, ..ScopeState::default() };
-                state.take(now, self.tick, place, reading);
+                state.take(now, self.tick, place, signal, reading);
                 self.scopes.insert(reading.scope.clone(), state);
             }
         }
@@ -401,13 +402,6 @@ impl Levels {
             Scope::Port(port) => Some(*port),
             Scope::Host | Scope::Cgroup(_) => None,
         })
-    }
-
-    /// The level that a scope would have without a probe or a pin.
-    #[must_use]
-    pub fn demanded(&self, scope: &Scope) -> Level {
-        let state = self.scopes.get(scope);
-        state.map_or(Level::Normal, |state| state.demanded().max(state.ladder.level()))
     }
 }
 

@@ -47,7 +47,8 @@ fn memory() -> Signal {
 }
 
 fn at(signal: &str, scope: Scope, value: Result<f64, &str>) -> Reading {
-    Reading { signal: Arc::from(signal), scope, value: value.map_err(|why| Unavailable::new(why.to_owned())) }
+    let value = value.map_err(|why| Unavailable::new(why.to_owned()));
+    Reading::of_now(&Arc::from(signal), &scope, value)
 }
 
 fn host(signal: &str, value: f64) -> Reading {
@@ -174,6 +175,71 @@ fn a_signal_that_comes_back_has_to_last_again() {
     run.ticks(3_000, &[at("memory", Scope::Host, Err("EIO"))]);
     assert_eq!(run.ticks(5_000, &[host("memory", 0.93)]), Normal);
     assert_eq!(run.tick(&[host("memory", 0.93)]), Moderate);
+}
+
+#[test]
+fn rise_after_does_not_bridge_a_gap_in_which_nobody_looked() {
+    let slow = Signal { rise_after: ms(5_000), ..memory() };
+    let mut run = Run::new(&rules(), &[slow]);
+    run.ticks(1_000, &[host("memory", 0.93)]);
+    run.now += ms(20_000);
+    assert_eq!(run.tick(&[host("memory", 0.93)]), Normal);
+    assert_eq!(run.ticks(4_900, &[host("memory", 0.93)]), Normal);
+    assert_eq!(run.tick(&[host("memory", 0.93)]), Moderate);
+}
+
+/// A value that has been so for a while.
+fn aged(value: f64, age_ms: u64) -> Reading {
+    Reading { age: ms(age_ms), ..host("memory", value) }
+}
+
+#[test]
+fn a_value_is_stale_by_the_time_at_which_it_was_made() {
+    let mut run = Run::new(&rules(), &[memory()]);
+    run.tick(&[aged(0.93, 0)]);
+    for age in (100..2_000).step_by(100) {
+        run.tick(&[aged(0.93, age)]);
+    }
+    assert_eq!(run.levels.signal_states(run.now)[0].demands, "moderate");
+    run.tick(&[at("memory", Scope::Host, Err("older than 2 s"))]);
+    let state = &run.levels.signal_states(run.now)[0];
+    assert_eq!((state.demands.as_str(), state.value), ("normal", None), "2 s after it was made");
+    // As it is where nobody looks.
+    let mut run = Run::new(&rules(), &[memory()]);
+    run.tick(&[aged(0.93, 1_500)]);
+    run.ticks(400, &[]);
+    assert_eq!(run.levels.signal_states(run.now)[0].value, Some(0.93));
+    run.tick(&[]);
+    assert_eq!(run.levels.signal_states(run.now)[0].value, None);
+}
+
+#[test]
+fn an_old_value_that_is_read_for_long_enough_rises() {
+    let slow = Signal { rise_after: ms(1_000), stale_after: ms(60_000), ..memory() };
+    let mut run = Run::new(&rules(), &[slow]);
+    run.tick(&[aged(0.93, 30_000)]);
+    for age in (30_100..31_000).step_by(100) {
+        assert_eq!(run.tick(&[aged(0.93, age)]), Normal);
+    }
+    assert_eq!(run.tick(&[aged(0.93, 31_000)]), Moderate);
+}
+
+#[test]
+fn only_what_should_have_been_read_is_a_failed_read() {
+    let mut run = Run::new(&rules(), &[memory()]);
+    let missing = |why| Reading::of_now(&Arc::from("memory"), &Scope::Host, Err(why));
+    run.ticks(1_000, &[missing(Unavailable::not_yet("the first window is not over yet"))]);
+    run.ticks(1_000, &[missing(Unavailable::absent("no memory limit is set"))]);
+    let errors = |run: &Run| run.levels.signal_states(run.now)[0].read_errors;
+    assert_eq!(errors(&run), 0);
+    assert_eq!(run.levels.signal_states(run.now)[0].unavailable, "no memory limit is set");
+    let [absent, failed] = [missing(Unavailable::absent("z")), missing(Unavailable::new("EIO"))];
+    run.tick(&[absent.clone(), failed.clone()]);
+    assert_eq!(errors(&run), 1);
+    run.tick(&[failed.clone(), absent]);
+    assert_eq!(errors(&run), 2, "whatever the order");
+    run.tick(&[failed, host("memory", 0.5)]);
+    assert_eq!(errors(&run), 2, "there is a value");
 }
 
 #[test]
@@ -316,7 +382,7 @@ fn a_level_held_for_nothing_is_probed_and_returns_to_normal() {
     run.calm = true;
     assert_eq!(run.ticks(10_000, &[host("memory", 0.95)]), High, "a lull is no calm");
     assert_eq!(run.tick(&[host("memory", 0.95)]), Moderate);
-    assert_eq!(run.levels.demanded(&Scope::Host), High);
+    assert_eq!(run.levels.scope_levels(run.now)[0].demanded, "high");
     assert_eq!(run.ticks(9_900, &[host("memory", 0.955)]), Moderate, "a little more is noise");
     assert_eq!(run.tick(&[host("memory", 0.95)]), Normal);
     assert_eq!(run.ticks(600_000, &[host("memory", 0.95)]), Normal, "and stays there");
@@ -363,6 +429,20 @@ fn a_probe_covers_no_other_signal() {
     assert_eq!(run.host(), Normal);
     assert_eq!(run.tick(&[host("memory", 0.95), host("fds", 0.85)]), Moderate);
     assert_eq!(run.levels.scope_levels(run.now)[0].signal, "fds");
+}
+
+#[test]
+fn a_level_that_another_signal_brings_during_a_probe_is_held_for_max_hold() {
+    let mut run = Run::new(&rules(), &[memory(), signal("fds", &[(0.8, 0.7), (0.9, 0.8)])]);
+    run.calm = true;
+    run.tick(&[host("memory", 0.93), host("fds", 0.1)]);
+    run.ticks(310_000, &[host("memory", 0.93), host("fds", 0.1)]);
+    assert_eq!(run.host(), Normal, "by a probe");
+    let readings = [host("memory", 0.93), host("fds", 0.95)];
+    assert_eq!(run.tick(&readings), High);
+    assert_eq!(run.ticks(299_900, &readings), High);
+    assert_eq!(run.tick(&readings), Moderate, "that is a probe of its own");
+    assert_eq!(run.ticks(10_000, &readings), Normal, "whose next step need not wait for as long");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::Context;
+use super::context::{Context, depth_ratio};
 use super::reading::{Reading, Scope};
 use super::{Sensor, names_of, report};
 use crate::config::model::{Signal, SignalSource};
@@ -49,12 +49,6 @@ impl Sensor for AcceptQueue {
             report(&self.names, &Scope::Port(port), &Ok(depth), out);
         }
     }
-}
-
-/// How full a listener is. The kernel lets one connection more wait than the backlog says; so a backlog of 0 holds
-/// one.
-fn depth_ratio(accept_queue: u32, backlog: u32) -> f64 {
-    (f64::from(accept_queue) / f64::from(backlog.max(1))).min(1.0)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl Conntrack {
         match file.read(source) {
             Ok(text) => whole_number(text, file.path()),
             Err(error) if error.is_not_found() => {
-                Err(Unavailable::new("connection tracking is not loaded (nf_conntrack)"))
+                Err(Unavailable::absent("connection tracking is not loaded (nf_conntrack)"))
             }
             Err(error) => Err(error.at(file.path())),
         }
@@ -45,7 +45,7 @@ impl Conntrack {
     fn value(&mut self) -> Result<f64, Unavailable> {
         let count = Self::number(&mut self.source, &mut self.count)?;
         match Self::number(&mut self.source, &mut self.max)? {
-            0 => Err(Unavailable::new("nf_conntrack_max sets no limit")),
+            0 => Err(Unavailable::absent("nf_conntrack_max sets no limit")),
             max => Ok(ratio(count, max)),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+pub(crate) use super::turns::LONGEST as SLOWEST_PACE;
 use super::workloads::Workloads;
 
 /// One listening socket of a policy's port, as `sock_diag` reports it.
@@ -19,6 +20,13 @@ pub struct ListenerFact {
     pub drops: Option<u32>,
     /// Id of the cgroup v2 in which the socket was made; `None` where the kernel does not say.
     pub cgroup_id: Option<u64>,
+}
+
+/// How full the accept queue of a listener is, 1 at most. The kernel lets one connection more wait than the backlog
+/// says; so a backlog of 0 holds one.
+#[must_use]
+pub fn depth_ratio(accept_queue: u32, backlog: u32) -> f64 {
+    (f64::from(accept_queue) / f64::from(backlog.max(1))).min(1.0)
 }
 
 /// One tick as a sensor sees it.

@@ -98,14 +98,18 @@ impl Sensor for Files {
             if !self.turns.is_due(place, turns, context.now, longest, &mut number.due) {
                 continue;
             }
-            let value = number.value(&mut self.source, context.wall);
-            out.push(Reading { signal: Arc::clone(&number.name), scope: number.scope.clone(), value });
+            let (value, age) = match number.value(&mut self.source, context.wall) {
+                Ok((value, age)) => (Ok(value), age),
+                Err(error) => (Err(error), Duration::ZERO),
+            };
+            out.push(Reading { age, ..Reading::of_now(&number.name, &number.scope, value) });
         }
     }
 }
 
 impl Number {
-    fn value(&mut self, source: &mut Source, wall: SystemTime) -> Result<f64, Unavailable> {
+    /// The value and how long ago it was written.
+    fn value(&mut self, source: &mut Source, wall: SystemTime) -> Result<(f64, Duration), Unavailable> {
         let failed = |error| ReadError::Io(error).at(&self.path);
         let metadata = fs::metadata(&self.path).map_err(failed)?;
         if !metadata.is_file() {
@@ -116,24 +120,25 @@ impl Number {
         if let Some((known, value)) = &self.known
             && version.as_ref() == Some(known)
         {
-            return self.unless_stale(seen, wall).and_then(|()| value.clone());
+            return self.unless_stale(seen, wall).and_then(|age| Ok((value.clone()?, age)));
         }
         let (text, modified) =
             source.read_at_most(&self.path, BYTES_MAX).map_err(|error| error.at(&self.path))?;
         let value = self.number(text);
         // Another file may have come between the look and the reading.
         self.known = version.filter(|_| modified == seen).map(|version| (version, value.clone()));
-        self.unless_stale(modified, wall).and(value)
+        self.unless_stale(modified, wall).and_then(|age| Ok((value?, age)))
     }
 
-    fn unless_stale(&self, modified: SystemTime, wall: SystemTime) -> Result<(), Unavailable> {
-        let (distance, side) = match wall.duration_since(modified) {
-            Ok(age) => (age, "older than"),
+    /// The age of a file that was written at that time; 0 for one from the future.
+    fn unless_stale(&self, modified: SystemTime, wall: SystemTime) -> Result<Duration, Unavailable> {
+        let (distance, age, side) = match wall.duration_since(modified) {
+            Ok(age) => (age, age, "older than"),
             // A file from the future would never grow old.
-            Err(ahead) => (ahead.duration(), "in the future by more than"),
+            Err(ahead) => (ahead.duration(), Duration::ZERO, "in the future by more than"),
         };
         if distance < self.stale_after {
-            return Ok(());
+            return Ok(age);
         }
         let limit = self.stale_after.as_secs_f64();
         Err(Unavailable::new(format!("{} is {side} {limit} s", self.path.display())))
@@ -219,6 +224,19 @@ mod tests {
             bench.tick(0);
             assert_eq!(bench.value("age", "port:8080").is_ok(), available, "{wall:?}");
         }
+    }
+
+    #[test]
+    fn a_number_is_as_old_as_its_file() {
+        let mut bench = bench();
+        bench.write(PATH, "1");
+        let modified = fs::metadata(bench.path(PATH)).unwrap().modified().unwrap();
+        for (at, age_ms) in [(0, 300), (100, 1_500), (200, 1_900)] {
+            bench.wall = modified + Duration::from_millis(age_ms);
+            assert_eq!(bench.tick(at)[0].age, Duration::from_millis(age_ms), "read or known");
+        }
+        bench.wall = modified - Duration::from_secs(1);
+        assert_eq!(bench.tick(300)[0].age, Duration::ZERO);
     }
 
     #[test]

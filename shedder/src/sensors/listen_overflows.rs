@@ -14,7 +14,7 @@ use super::context::{Context, ListenerFact};
 use super::kept::Kept;
 use super::reading::{Reading, Scope, Unavailable};
 use super::source::{Source, garbage, under};
-use super::window::CounterWindow;
+use super::window::{CounterWindow, not_over};
 use super::{Sensor, names_of, report};
 use crate::config::model::{Signal, SignalSource};
 
@@ -66,7 +66,7 @@ impl ListenOverflows {
         let text = self.netstat.read(&mut self.source).map_err(|error| error.at(self.netstat.path()))?;
         let total = overflows(text)
             .ok_or_else(|| garbage(self.netstat.path(), "`ListenOverflows` under `TcpExt`"))?;
-        self.overflows.push(now, total).ok_or_else(too_early)
+        self.overflows.push(now, total).ok_or_else(not_over)
     }
 }
 
@@ -80,13 +80,13 @@ impl Port {
         let before = std::mem::take(&mut self.sockets);
         for listener in listeners {
             let drops = listener.drops.ok_or_else(|| {
-                Unavailable::new("the kernel does not tell what a listener drops: it needs Linux 4.10")
+                Unavailable::absent("the kernel does not tell what a listener drops: it needs Linux 4.10")
             })?;
             let more = before.get(&listener.inode).map_or(0, |before| drops.wrapping_sub(*before));
             self.total = self.total.saturating_add(u64::from(more));
             self.sockets.insert(listener.inode, drops);
         }
-        self.drops.push(now, self.total).ok_or_else(too_early)
+        self.drops.push(now, self.total).ok_or_else(not_over)
     }
 
     /// Whether there is nothing new to tell: none, as was told within the pace.
@@ -101,10 +101,6 @@ impl Port {
         }
         told
     }
-}
-
-fn too_early() -> Unavailable {
-    Unavailable::new("the first window is not over yet")
 }
 
 /// A line of names, then a line of values.

@@ -208,7 +208,7 @@ fn report(names: &[Arc<str>], scope: &Scope, value: &Result<f64, Unavailable>, o
             Ok(value) if !value.is_finite() => Err(Unavailable::new("the value is not a finite number")),
             other => other.clone(),
         };
-        out.push(Reading { signal: Arc::clone(signal), scope: scope.clone(), value });
+        out.push(Reading::of_now(signal, scope, value));
     }
 }
 

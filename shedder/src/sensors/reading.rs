@@ -8,8 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::model::FileScope;
+use crate::config::scope;
 
 /// Whom a reading or a level is about. `host` sorts first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,46 +103,63 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A text that names no scope.
+/// Why a text names no scope, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no scope: write `host`, `port:N` with N from 1 to 65535, or `cgroup:PATH`")]
+#[error("{0}")]
 pub struct ScopeError(String);
 
 impl FromStr for Scope {
     type Err = ScopeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ScopeError(text.to_owned());
-        if text == "host" {
-            return Ok(Self::Host);
-        }
-        if let Some(port) = text.strip_prefix("port:") {
-            let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-            let port = port.parse().ok().filter(|port| digits && *port != 0);
-            return port.map(Self::Port).ok_or_else(error);
-        }
-        match text.strip_prefix("cgroup:") {
-            Some(path) if !path.is_empty() && !path.split('/').any(|part| part == "..") => {
-                Ok(Self::cgroup(Path::new(path)))
-            }
-            _ => Err(error()),
-        }
+        scope::read(text).map(|scope| Self::from(&scope)).map_err(ScopeError)
     }
 }
 
 /// Why there is no number. The reason does not change while its cause stays, so that a change is worth a line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unavailable {
+    /// What kind of reason it is.
+    pub cause: Cause,
     /// One sentence: what is missing and, where known, what to do.
     pub reason: Cow<'static, str>,
 }
 
+/// What kind of reason there is for a number's absence. The last is the gravest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// There is none here: no limit is set, the kernel does not have it.
+    Absent,
+    /// It will come: the first window is not over, an owner is still looked for.
+    NotYet,
+    /// It should be there and could not be read.
+    Failed,
+}
+
 impl Unavailable {
-    /// For that reason.
+    /// It should be there and could not be read.
     #[must_use]
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into() }
+        Self { cause: Cause::Failed, reason: reason.into() }
+    }
+
+    /// There is none here, which is no failure.
+    #[must_use]
+    pub fn absent(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { cause: Cause::Absent, reason: reason.into() }
+    }
+
+    /// It will come by itself.
+    #[must_use]
+    pub fn not_yet(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { cause: Cause::NotYet, reason: reason.into() }
+    }
+
+    /// Whether a read has failed.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.cause == Cause::Failed
     }
 }
 
@@ -153,6 +172,17 @@ pub struct Reading {
     pub scope: Scope,
     /// The number, in the unit of the signal; always finite.
     pub value: Result<f64, Unavailable>,
+    /// For how long it has been so: whoever writes a file may have written it a while ago. It is stale by this age and
+    /// the time since it was read together.
+    pub age: Duration,
+}
+
+impl Reading {
+    /// What is so now.
+    #[must_use]
+    pub fn of_now(signal: &Arc<str>, scope: &Scope, value: Result<f64, Unavailable>) -> Self {
+        Self { signal: Arc::clone(signal), scope: scope.clone(), value, age: Duration::ZERO }
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_scope_survives_its_text(path in "(/[a-z.@-]{1,8}){1,4}", port in 1u16..) {
+        fn any_scope_survives_its_text(path in "(/[a-z@-][a-z.@-]{0,7}){1,4}", port in 1u16..) {
             for scope in [Scope::cgroup(Path::new(&path)), Scope::Port(port)] {
                 prop_assert_eq!(scope.to_string().parse::<Scope>(), Ok(scope));
             }

@@ -1,9 +1,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use super::reading::{Cause, CgroupPath};
 use super::testing::{Bench, signal};
 use super::*;
-use crate::config::model::{FileScope, PsiResource, PsiWindow, Threshold};
+use crate::config::model::{Config, FileScope, PsiResource, PsiWindow, Threshold};
 
 fn defaults() -> Vec<Signal> {
     let psi = |resource, full| SignalSource::Psi {
@@ -67,8 +68,9 @@ fn each_signal_is_read_once_at_each_scope() {
     assert_eq!(bench.scopes("memory"), ["cgroup:/web", "host"]);
     assert_eq!(bench.scopes("fds"), ["host", "port:443", "port:80"]);
     assert_eq!(bench.scopes("accept_queue"), ["port:443", "port:80"]);
-    let cgroups: Vec<_> = bench.sensors().workloads().cgroups_of(443).collect();
-    assert_eq!(cgroups, [Path::new("/web")]);
+    let served: Vec<_> =
+        bench.sensors().workloads().served(443..=443).flat_map(|(_, cgroups)| cgroups).collect();
+    assert_eq!(served, [&CgroupPath::new(Path::new("/web"))]);
 }
 
 #[test]
@@ -77,6 +79,9 @@ fn a_cgroup_that_is_removed_meanwhile_is_named_and_hides_nothing() {
     bench.write("proc/self/mountinfo", "33 24 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
     bench.write("proc/meminfo", "MemTotal: 100 kB\nMemAvailable: 50 kB\n");
     bench.write("sys/fs/cgroup/web/memory.current", "5\n");
+    let pressure =
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
+    bench.write("sys/fs/cgroup/web/memory.pressure", pressure);
     let id = fs::metadata(bench.path("sys/fs/cgroup/web")).unwrap().ino();
     bench.listeners = vec![ListenerFact {
         port: 80,
@@ -92,6 +97,86 @@ fn a_cgroup_that_is_removed_meanwhile_is_named_and_hides_nothing() {
     assert!(bench.value("memory", "cgroup:/web").is_err());
     assert!(bench.value("psi_memory_some", "cgroup:/web").is_err());
     assert_eq!(bench.value("memory", "host"), Ok(0.5));
+}
+
+#[test]
+fn what_a_host_or_a_workload_does_not_have_is_no_failed_read() {
+    let mut bench = Bench::new(defaults());
+    bench.write("proc/self/mountinfo", "36 30 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+    bench.write("proc/10/cgroup", "4:memory:/web\n");
+    fs::create_dir_all(bench.path("proc/10/fd")).unwrap();
+    std::os::unix::fs::symlink("socket:[7]", bench.path("proc/10/fd/3")).unwrap();
+    bench.write(
+        "proc/10/limits",
+        "Max open files            unlimited            unlimited            files\n",
+    );
+    bench.write("proc/sys/fs/file-nr", "5\t0\t9223372036854775807\n");
+    bench.write("sys/fs/cgroup/memory/web/memory.limit_in_bytes", "9223372036854771712\n");
+    bench.write("sys/fs/cgroup/memory/web/memory.stat", "hierarchical_memory_limit 9223372036854771712\n");
+    bench.listeners = vec![ListenerFact {
+        port: 80,
+        inode: 7,
+        accept_queue: 1,
+        backlog: 2,
+        drops: Some(0),
+        cgroup_id: None,
+    }];
+    let readings = bench.tick(0);
+    let absent = [
+        ("psi_memory_some", "host"),
+        ("psi_cpu_some", "host"),
+        ("psi_cpu_some", "cgroup:/web"),
+        ("conntrack", "host"),
+        ("memory", "cgroup:/web"),
+        ("fds", "host"),
+        ("fds", "port:80"),
+    ];
+    let cause = |signal: &str, scope: &str| {
+        let mut readings = readings.iter();
+        let reading = readings.find(|at| &*at.signal == signal && at.scope.to_string() == scope).unwrap();
+        reading.value.as_ref().unwrap_err().cause
+    };
+    for (signal, scope) in absent {
+        assert_eq!(cause(signal, scope), Cause::Absent, "{signal} at {scope}");
+    }
+    for signal in ["memory", "tcp_mem", "own"] {
+        assert_eq!(cause(signal, "host"), Cause::Failed, "{signal}");
+    }
+}
+
+#[test]
+fn a_window_that_is_not_over_is_no_failed_read() {
+    let mut bench = Bench::new(defaults());
+    bench.write("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
+    let readings = bench.tick(0);
+    let cpu = readings.iter().find(|reading| &*reading.signal == "psi_cpu_some").unwrap();
+    assert_eq!(cpu.value.as_ref().unwrap_err().cause, Cause::NotYet);
+}
+
+#[test]
+fn a_number_that_nobody_writes_any_more_is_in_force_for_stale_after() {
+    let path = PathBuf::from("/run/age");
+    let mut own = signal("age", SignalSource::File { path, scope: FileScope::Host });
+    own.thresholds[1] = Some(Threshold { enter: 1.0, exit: 0.5 });
+    let mut levels = crate::levels::Levels::new(&Config::observe_default().levels, &[own.clone()]);
+    let mut bench = Bench::new([own]);
+    bench.write("run/age", "5");
+    let written = fs::metadata(bench.path("run/age")).unwrap().modified().unwrap();
+    let mut lost = None;
+    for ms in (0..5_000).step_by(100) {
+        bench.wall = written + Duration::from_millis(ms);
+        if ms == 1_900 {
+            // Neither does it hold longer if it goes before it is too old.
+            fs::remove_file(bench.path("run/age")).unwrap();
+        }
+        let (now, readings) = (Duration::from_millis(ms), bench.tick(ms));
+        levels.update(now, &readings, |_| false);
+        let demands = &levels.signal_states(now)[0].demands;
+        if lost.is_none() && demands == "normal" {
+            lost = Some(ms);
+        }
+    }
+    assert_eq!(lost, Some(2_000));
 }
 
 #[test]
@@ -158,6 +243,7 @@ fn assert_turns(workloads: u16, signal: &str, longest_ms: u64, most: usize) {
     let mut last_read = vec![0; usize::from(workloads) + 1];
     for tick in 0..30 {
         let now_ms = tick * 100;
+        bench.write("proc/pressure/cpu", &format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={tick}\n"));
         bench.tick(now_ms);
         let scopes = bench.scopes(signal);
         assert!(scopes.contains(&"host"));

@@ -3,8 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::reading::Unavailable;
+
 /// Values are kept this many to a window, however fast the ticks are.
 const VALUES_PER_WINDOW: u32 = 64;
+
+/// Why there is no growth before half a window has passed.
+pub(crate) fn not_over() -> Unavailable {
+    Unavailable::not_yet("the first window is not over yet")
+}
 
 /// A counter's recent past. A counter that falls (a reset, a new cgroup of the same name) starts afresh.
 #[derive(Debug)]

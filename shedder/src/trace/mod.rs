@@ -6,6 +6,8 @@
 //! {"t":0.1,"signal":"memory","scope":"host","value":0.93}
 //! ```
 //!
+//! `age` says for how many seconds the value had been so, where that is not 0: a file may have been written a while ago.
+//!
 //! A line of the signal [`OFFERED_BELOW_QUOTA`] with the value 1 says that what the scope was offered lay below its
 //! quotas, on which the probes of long-held levels depend.
 
@@ -33,6 +35,14 @@ struct Line {
     // Without a deserializer of its own a line that lacks the value would pass for an unavailable one.
     #[serde(deserialize_with = "Option::deserialize")]
     value: Option<f64>,
+    /// Seconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    age: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(age: &f64) -> bool {
+    *age == 0.0
 }
 
 #[cfg(test)]

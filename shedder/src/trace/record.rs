@@ -44,10 +44,10 @@ impl<W: Write> Recorder<W> {
         self.tick.clear();
         for reading in readings {
             let value = reading.value.as_ref().ok().copied().filter(|value| value.is_finite());
-            self.line(t, &reading.signal, &reading.scope, value)?;
+            self.line(t, &reading.signal, &reading.scope, value, reading.age)?;
         }
         for scope in offered_below_quota {
-            self.line(t, OFFERED_BELOW_QUOTA, scope, Some(1.0))?;
+            self.line(t, OFFERED_BELOW_QUOTA, scope, Some(1.0), Duration::ZERO)?;
         }
         let size = u64::try_from(self.tick.len()).unwrap_or(u64::MAX);
         let Some(left) = self.bytes_left.checked_sub(size) else {
@@ -60,8 +60,16 @@ impl<W: Write> Recorder<W> {
         Ok(Recorded::Written)
     }
 
-    fn line(&mut self, t: f64, signal: &str, scope: &Scope, value: Option<f64>) -> io::Result<()> {
-        let line = Line { t, signal: signal.to_owned(), scope: scope.to_string(), value };
+    fn line(
+        &mut self,
+        t: f64,
+        signal: &str,
+        scope: &Scope,
+        value: Option<f64>,
+        age: Duration,
+    ) -> io::Result<()> {
+        let (signal, scope, age) = (signal.to_owned(), scope.to_string(), age.as_secs_f64());
+        let line = Line { t, signal, scope, value, age };
         serde_json::to_writer(&mut self.tick, &line)?;
         self.tick.push(b'\n');
         Ok(())

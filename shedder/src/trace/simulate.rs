@@ -11,10 +11,13 @@ use shedder_common::level::Level;
 use super::{Line, OFFERED_BELOW_QUOTA};
 use crate::config::model::{LevelRules, Signal};
 use crate::levels::{Levels, TransitionEvent};
+use crate::sensors::context::SLOWEST_PACE;
 use crate::sensors::reading::{Reading, Scope, Unavailable};
 
 /// No line of a trace is longer.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// What is there is read again sooner: within the slowest pace and a tick.
+const AWAY: Duration = SLOWEST_PACE.saturating_mul(2);
 /// Width of the timeline, characters.
 pub(super) const TIMELINE_COLUMNS: usize = 60;
 
@@ -75,6 +78,23 @@ pub enum TraceError {
         /// The shortest `stale_after`, seconds.
         stale_after: f64,
     },
+    /// A signal is stale sooner than it was read again.
+    #[error(
+        "line {line}: `{signal}` at {scope} was read after {gap} s, at the pace of the configuration that it was recorded \
+         with, and is stale after {stale_after} s here: record with this configuration, or raise stale_after"
+    )]
+    Pace {
+        /// Which line.
+        line: u64,
+        /// The signal.
+        signal: String,
+        /// Where.
+        scope: String,
+        /// How long it was not read, seconds.
+        gap: f64,
+        /// Its `stale_after`, seconds.
+        stale_after: f64,
+    },
 }
 
 /// What a replay brought.
@@ -119,10 +139,50 @@ struct Tick {
     below_quota: BTreeSet<Scope>,
 }
 
+/// When each signal had a value last at each scope, of those that are stale sooner than a daemon may take to read a signal
+/// again: a daemon with this configuration would have read it in time.
+#[derive(Debug, Default)]
+struct Paces {
+    stale_after: BTreeMap<String, Duration>,
+    read: BTreeMap<(Arc<str>, Scope), Duration>,
+}
+
+impl Paces {
+    fn new(signals: &[Signal]) -> Self {
+        let hasty = signals.iter().filter(|signal| signal.enabled && signal.stale_after < AWAY);
+        let stale_after = hasty.map(|signal| (signal.name.clone(), signal.stale_after)).collect();
+        Self { stale_after, read: BTreeMap::new() }
+    }
+
+    fn check(&mut self, line: u64, at: Duration, reading: &Reading) -> Result<(), TraceError> {
+        let Some(stale_after) = self.stale_after.get(&*reading.signal) else { return Ok(()) };
+        let key = (Arc::clone(&reading.signal), reading.scope.clone());
+        let before = match reading.value {
+            Ok(_) => self.read.insert(key, at),
+            // Nothing is lost by what is not there.
+            Err(_) => self.read.remove(&key),
+        };
+        let gap = at.saturating_sub(before.unwrap_or(at));
+        // What was away for longer was not there to be read, and a daemon would have lost it too.
+        if gap <= *stale_after || gap > AWAY {
+            return Ok(());
+        }
+        Err(TraceError::Pace {
+            line,
+            signal: reading.signal.to_string(),
+            scope: reading.scope.to_string(),
+            gap: gap.as_secs_f64(),
+            stale_after: stale_after.as_secs_f64(),
+        })
+    }
+}
+
 struct Reader<R> {
     trace: R,
     names: BTreeMap<String, Arc<str>>,
+    /// The shortest.
     stale_after: Option<Duration>,
+    paces: Paces,
     line: u64,
     buffer: Vec<u8>,
     /// The tick that is being read, complete once a line of a later one is seen.
@@ -137,6 +197,7 @@ impl<R: BufRead> Reader<R> {
             trace,
             names: names.collect(),
             stale_after: enabled.map(|signal| signal.stale_after).min(),
+            paces: Paces::new(signals),
             line: 0,
             buffer: Vec::new(),
             current: None,
@@ -147,6 +208,7 @@ impl<R: BufRead> Reader<R> {
         while let Some(line) = self.next_line()? {
             let at = self.time(&line)?;
             let reading = self.reading(&line)?;
+            self.paces.check(self.line, at, &reading)?;
             let complete = match &self.current {
                 Some(tick) if tick.at == at => None,
                 _ => self.current.replace(Tick { at, ..Tick::default() }),
@@ -227,7 +289,9 @@ impl<R: BufRead> Reader<R> {
         };
         let scope = line.scope.parse().map_err(|error| self.malformed(format!("`scope`: {error}")))?;
         let value = line.value.ok_or_else(|| Unavailable::new("unavailable when it was recorded"));
-        Ok(Reading { signal, scope, value })
+        let age = Duration::try_from_secs_f64(line.age)
+            .map_err(|_| self.malformed(format!("`age` is {}, not seconds", line.age)))?;
+        Ok(Reading { signal, scope, value, age })
     }
 
     fn unknown(&self, signal: &str) -> TraceError {

@@ -88,6 +88,19 @@ fn what_was_unavailable_is_unavailable() {
 }
 
 #[test]
+fn a_value_is_as_old_as_the_trace_says() {
+    let mut trace = line(0.0, "0.92").replace('}', ",\"age\":1.5}");
+    trace.extend((1u32..=40).map(|tick| line(f64::from(tick) / 10.0, "null")));
+    let simulation = run(&trace).unwrap();
+    assert_eq!(
+        simulation.transitions[1].at,
+        Duration::from_millis(1_500),
+        "lost after 0.5 s, down after 1 s more"
+    );
+    assert!(error(&line(0.0, "0.92").replace('}', ",\"age\":-1}")).contains("`age` is -1, not seconds"));
+}
+
+#[test]
 fn errors_name_their_line() {
     let good = line(0.0, "0.5");
     for (bad, expected) in [
@@ -101,7 +114,7 @@ fn errors_name_their_line() {
         ),
         (
             "{\"t\":1,\"signal\":\"memory\",\"scope\":\"port:0\",\"value\":1}",
-            "line 2: `scope`: `port:0` is no scope",
+            "line 2: `scope`: 0 is no port: choose 1 to 65535",
         ),
         ("{\"t\":1,\"signal\":\"memory\",\"scope\":\"host\"}", "line 2: column 40: missing field `value`"),
         (
@@ -136,6 +149,50 @@ fn reversed_time_and_gaps_are_errors() {
 }
 
 #[test]
+fn a_signal_that_is_stale_sooner_than_it_was_read_again_is_an_error() {
+    let of = |t: f64, signal: &str, scope: &str| {
+        format!("{{\"t\":{t},\"signal\":\"{signal}\",\"scope\":\"{scope}\",\"value\":0.5}}\n")
+    };
+    // The host at every tick, the workload at every fifth.
+    let tick = |tick: u32| {
+        let t = f64::from(tick) / 10.0;
+        let workload = if tick.is_multiple_of(5) { of(t, "fds", "cgroup:/a") } else { String::new() };
+        of(t, "memory", "host") + &workload
+    };
+    let trace: String = (0..20).map(tick).collect();
+    let replay = |trace: &str, stale_after_ms: [u64; 2]| {
+        let mut signals = signals();
+        for (signal, ms) in signals.iter_mut().zip(stale_after_ms) {
+            signal.stale_after = Duration::from_millis(ms);
+        }
+        simulate(trace.as_bytes(), &rules(), &signals, |_, _| {}).map_err(|error| error.to_string())
+    };
+    assert!(replay(&trace, [200, 500]).is_ok());
+    let lacking = trace.replace("\"cgroup:/a\",\"value\":0.5", "\"cgroup:/a\",\"value\":null");
+    assert!(replay(&lacking, [200, 400]).is_ok());
+    assert_eq!(
+        replay(&trace, [2_000, 400]).unwrap_err(),
+        "line 8: `fds` at cgroup:/a was read after 0.5 s, at the pace of the configuration that it was recorded with, and \
+         is stale after 0.4 s here: record with this configuration, or raise stale_after"
+    );
+}
+
+#[test]
+fn a_workload_that_was_gone_for_a_while_is_no_error() {
+    let of = |t: f64, scope: &str| {
+        format!("{{\"t\":{t},\"signal\":\"memory\",\"scope\":\"{scope}\",\"value\":0.5}}\n")
+    };
+    let gone = 5..35;
+    let tick = |tick: u32| {
+        let t = f64::from(tick) / 10.0;
+        of(t, "host") + &if gone.contains(&tick) { String::new() } else { of(t, "cgroup:/a") }
+    };
+    let trace: String = (0..40).map(tick).collect();
+    let hasty = [Signal { stale_after: Duration::from_millis(300), ..signal("memory", 0.92, 0.88) }];
+    assert!(simulate(trace.as_bytes(), &rules(), &hasty, |_, _| {}).is_ok());
+}
+
+#[test]
 fn a_signal_that_is_switched_off_is_passed_over() {
     let mut off = signals();
     off[0].enabled = false;
@@ -144,7 +201,7 @@ fn a_signal_that_is_switched_off_is_passed_over() {
 }
 
 fn reading(value: Result<f64, Unavailable>) -> Reading {
-    Reading { signal: Arc::from("memory"), scope: Scope::Host, value }
+    Reading::of_now(&Arc::from("memory"), &Scope::Host, value)
 }
 
 #[test]
@@ -192,7 +249,7 @@ proptest! {
     fn a_recorded_run_replays_to_the_same_transitions(
         start_ms in 0u64..10_000_000,
         runs in prop::collection::vec(
-            (1u64..25, prop::option::weighted(0.9, 0.6f64..1.0), prop::option::weighted(0.9, 0.6f64..1.0), any::<bool>()),
+            (1u64..25, prop::option::weighted(0.9, 0.6f64..1.0), prop::option::weighted(0.9, 0.6f64..1.0), any::<bool>(), prop_oneof![Just(0u32), 0u32..2_500]),
             1..30,
         ),
         jitter_ns in prop::collection::vec(0u64..50_000_000, 16),
@@ -203,12 +260,11 @@ proptest! {
         let mut now = start;
         let mut live = Vec::new();
         let workload = Scope::cgroup(Path::new("/a \"b\"/ü.service"));
-        for (index, (ticks, memory, fds, calm)) in runs.iter().enumerate() {
+        for (index, (ticks, memory, fds, calm, age_ms)) in runs.iter().enumerate() {
             for _ in 0..*ticks {
                 let of = |signal: &str, scope: &Scope, value: &Option<f64>| Reading {
-                    signal: Arc::from(signal),
-                    scope: scope.clone(),
-                    value: value.ok_or_else(|| Unavailable::new("lost")),
+                    age: Duration::from_nanos(u64::from(*age_ms) * 999_999),
+                    ..Reading::of_now(&Arc::from(signal), scope, value.ok_or_else(|| Unavailable::new("lost")))
                 };
                 let readings = [of("memory", &Scope::Host, memory), of("fds", &workload, fds), of("fds", &Scope::Port(80), memory)];
                 let below = if *calm { BTreeSet::from([Scope::Host, workload.clone()]) } else { BTreeSet::new() };

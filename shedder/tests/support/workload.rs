@@ -89,6 +89,13 @@ impl Workload {
         text.trim().parse().unwrap()
     }
 
+    /// For how long some task of its control group has waited for memory, microseconds.
+    pub fn stalled_us(&self) -> u64 {
+        let text = std::fs::read_to_string(self.cgroup.unified().join("memory.pressure")).unwrap();
+        let total = text.lines().find_map(|line| line.strip_prefix("some")?.split_once("total="));
+        total.unwrap().1.parse().unwrap()
+    }
+
     /// Reads more than fits into its memory, again and again.
     pub fn thrash(&mut self) {
         self.say("thrash");

@@ -301,6 +301,14 @@ fn signals_of_ones_own() {
             "[signals.operator]\nsource = 'file'\npath = '/x'\nhigh = { enter = 1, exit = 0 }",
             &[(2, 10, "`operator` stands for levels that an operator set")],
         ),
+        (
+            "[signals.configuration]\nsource = 'file'\npath = '/x'\nhigh = { enter = 1, exit = 0 }",
+            &[(2, 10, "`configuration` stands for levels that a change of the configuration ended")],
+        ),
+        (
+            "[signals.offered_below_quota]\nsource = 'file'\npath = '/x'\nhigh = { enter = 1, exit = 0 }",
+            &[(2, 10, "`offered_below_quota` stands for what clients offer, in traces")],
+        ),
     ]);
 }
 
@@ -314,6 +322,14 @@ fn classes_and_sources() {
         ),
         ("[classes.core]\nshares = 0.5", &[(3, 10, "expected a list in [brackets], found a float")]),
         ("[classes.core]\nfloor = 5", &[(3, 9, "classes.core.floor: 5 is outside of 0..1")]),
+        (
+            "[classes.control]\nfloor = 0.5\n[classes.optional]\nfloor = 0.45\n[classes.batch]\nshares = [1, 1, 1, 1]",
+            &[(
+                5,
+                9,
+                "the floors of all classes together are 1.020 (control 0.5, core 0.05, interactive 0.02, optional 0.45)",
+            )],
+        ),
         ("[classes.core]\nfloor = nan", &[(3, 9, "expected a finite number")]),
         ("[classes.core]\naction = 'rset'", &[(3, 10, "unknown action `rset`, did you mean `reset`?")]),
         (

@@ -69,7 +69,7 @@ fn the_sections_are_read() {
         on_loss = "hold"
         [classes.batch]
         shares = [1, 0.5, 0, 0]
-        floor = 1
+        floor = 0.5
         action = "drop"
         [[source]]
         cidr = "::/0"
@@ -99,7 +99,7 @@ fn the_sections_are_read() {
     assert!(config.signals.iter().all(|signal| signal.stale_after == Duration::from_millis(500)));
     assert!(config.signals.iter().all(|signal| signal.on_loss == OnLoss::Hold));
     let batch = config.classes[Class::Batch.index()];
-    assert_eq!((batch.shares, batch.floor, batch.action), ([1.0, 0.5, 0.0, 0.0], 1.0, Some(Action::Drop)));
+    assert_eq!((batch.shares, batch.floor, batch.action), ([1.0, 0.5, 0.0, 0.0], 0.5, Some(Action::Drop)));
     assert_eq!(config.sources[0].class, Class::Batch);
 }
 

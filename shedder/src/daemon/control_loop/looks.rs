@@ -8,6 +8,7 @@ use super::ControlLoop;
 use crate::config::model::PortPolicy;
 use crate::daemon::report::{self, PortFacts};
 use crate::quota;
+use crate::sensors::context::depth_ratio;
 use crate::snapshot::{AcceptQueue, PortState, SNAPSHOT_VERSION, Snapshot};
 
 /// How long after the last look the memory for it is given back.
@@ -79,8 +80,7 @@ impl ControlLoop {
             .map(|listener| AcceptQueue {
                 depth: listener.accept_queue,
                 backlog: listener.backlog,
-                // A listener with backlog 0 holds one connection.
-                depth_ratio: (f64::from(listener.accept_queue) / f64::from(listener.backlog.max(1))).min(1.0),
+                depth_ratio: depth_ratio(listener.accept_queue, listener.backlog),
             })
             .max_by(|left, right| left.depth_ratio.total_cmp(&right.depth_ratio))
     }

@@ -99,7 +99,7 @@ impl Fds {
                 (_, value) => Some(value.clone()),
             };
         }
-        fullest.unwrap_or_else(|| Err(Unavailable::new("no process holds the listener")))
+        fullest.unwrap_or_else(|| Err(Unavailable::absent("no process holds the listener")))
     }
 
     fn of_process(&mut self, now: Duration, pid: u32) -> Result<f64, Unavailable> {
@@ -164,7 +164,7 @@ fn host(source: &mut Source, file: &mut Kept) -> Result<f64, Unavailable> {
     match max {
         0 => Err(garbage(file.path(), "a limit above 0")),
         max if i64::try_from(max).map_or(true, |max| max == i64::MAX) => {
-            Err(Unavailable::new("fs.file-max sets no limit"))
+            Err(Unavailable::absent("fs.file-max sets no limit"))
         }
         max => Ok(ratio(allocated, max)),
     }
@@ -179,7 +179,7 @@ fn soft_limit(source: &mut Source, path: &Path) -> Result<u64, Unavailable> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"));
     match line.and_then(|line| line.split_ascii_whitespace().next()) {
         Some("unlimited") => {
-            Err(Unavailable::new("the process that holds the listener has no RLIMIT_NOFILE"))
+            Err(Unavailable::absent("the process that holds the listener has no RLIMIT_NOFILE"))
         }
         Some(soft) => match soft.parse() {
             Ok(soft) if soft > 0 => Ok(soft),

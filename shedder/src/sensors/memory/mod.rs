@@ -119,7 +119,7 @@ impl Cgroup {
         above: &mut Above,
     ) -> Result<f64, Unavailable> {
         let Some(files) = &mut self.files else {
-            return Err(Unavailable::new("the cgroup is in no hierarchy that is mounted here"));
+            return Err(Unavailable::absent("the cgroup is in no hierarchy that is mounted here"));
         };
         let limit = match &self.limit {
             Some((due_at, limit)) if now < *due_at => limit.clone(),
@@ -133,8 +133,8 @@ impl Cgroup {
         };
         // Without a limit, nothing need be known of the use.
         match limit? {
-            None => Err(Unavailable::new("no memory limit is set; the host's memory counts alone")),
-            Some(0) => Err(Unavailable::new("the memory limit is 0")),
+            None => Err(Unavailable::absent("no memory limit is set; the host's memory counts alone")),
+            Some(0) => Err(Unavailable::absent("the memory limit is 0")),
             Some(limit) => Ok(ratio(files.working_set(source)?, limit)),
         }
     }
@@ -218,7 +218,7 @@ fn own_limit_v2(source: &mut Source, directory: &Path, of: &Path) -> Limit {
         // The root of the hierarchy has none.
         Err(ReadError::Io(_)) if directory != of => Ok(None),
         Err(error) if error.is_not_found() && directory.join("cgroup.procs").exists() => {
-            Err(Unavailable::new("the memory controller is not enabled for this cgroup"))
+            Err(Unavailable::absent("the memory controller is not enabled for this cgroup"))
         }
         Err(error) => Err(error.at(&file)),
     }

@@ -23,7 +23,7 @@ use super::context::Context;
 use super::kept::Kept;
 use super::reading::{CgroupPath, Reading, Scope, Unavailable};
 use super::source::{ReadError, Source, under};
-use super::window::CounterWindow;
+use super::window::{CounterWindow, not_over};
 use crate::config::model::{PsiResource, PsiWindow, Signal, SignalSource};
 
 /// For the signals that read pressure files.
@@ -76,6 +76,8 @@ struct Measured {
     good: Option<(Duration, u64)>,
     /// All that was told last was 0.
     calm: bool,
+    /// Until when there is no use in looking for a file that the kernel does not have.
+    rests_until: Option<Duration>,
     /// Until when the counters are known to have stood still without the windows having been told.
     still_until: Option<Duration>,
 }
@@ -176,6 +178,7 @@ impl Measured {
             windows: signals.iter().map(window).collect(),
             good: None,
             calm: false,
+            rests_until: None,
             still_until: None,
         }
     }
@@ -197,11 +200,11 @@ impl Measured {
         for (signal, window) in signals.iter().zip(self.windows.iter_mut().flatten()) {
             let value = percent(window.stand_still(context.now));
             self.calm &= value == Ok(0.0);
-            out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
+            out.push(Reading::of_now(&signal.name, scope, value));
         }
     }
 
-    /// Returns the `some` counter.
+    /// Returns the `some` counter. What the kernel does not have is looked for at the pace, not at every tick.
     fn read(
         &mut self,
         scope: &Scope,
@@ -211,18 +214,23 @@ impl Measured {
         growth: u64,
         out: &mut Vec<Reading>,
     ) -> Option<u64> {
+        if self.rests_until.is_some_and(|until| context.now < until) {
+            return None;
+        }
         let text = match &mut self.file {
             Some(file) => match file.read(source) {
                 Ok(text) => Ok((file.path(), text)),
                 Err(error) => Err(explain(&error, file.path())),
             },
             None => {
-                Err(Unavailable::new("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
+                Err(Unavailable::absent("cgroup v1 has no pressure files: PSI of a workload needs cgroup v2"))
             }
         };
         if let Some(until) = self.still_until.take() {
             self.windows.iter_mut().flatten().for_each(|window| window.stood_still(until));
         }
+        let absent = text.as_ref().is_err_and(|error| !error.is_failure());
+        self.rests_until = absent.then(|| context.now.saturating_add(context.pace));
         let mut good = text.is_ok();
         self.calm = good;
         for (signal, window) in signals.iter().zip(&mut self.windows) {
@@ -231,7 +239,7 @@ impl Measured {
                 Err(error) => Err(error.clone()),
             };
             self.calm &= value == Ok(0.0);
-            out.push(Reading { signal: Arc::clone(&signal.name), scope: scope.clone(), value });
+            out.push(Reading::of_now(&signal.name, scope, value));
         }
         self.good = good.then_some((context.now, growth));
         text.ok().and_then(|(_, text)| find(text, "some", "total")?.parse().ok())
@@ -289,10 +297,6 @@ fn percent(stalled_us_per_second: Option<f64>) -> Result<f64, Unavailable> {
     stalled_us_per_second.map(|us| (us / 10_000.0).min(100.0)).ok_or_else(not_over)
 }
 
-fn not_over() -> Unavailable {
-    Unavailable::new("the first window is not over yet")
-}
-
 fn find<'t>(text: &'t str, kind: &str, field: &str) -> Option<&'t str> {
     let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;
     line.split_ascii_whitespace().find_map(|part| part.strip_prefix(field)?.strip_prefix('='))
@@ -308,9 +312,9 @@ fn unreadable(path: &Path, kind: &str, field: &str) -> Unavailable {
 fn explain(error: &ReadError, path: &Path) -> Unavailable {
     let path_text = path.display();
     if error.is_unsupported() {
-        Unavailable::new(format!("{path_text}: PSI is switched off: boot with psi=1"))
+        Unavailable::absent(format!("{path_text}: PSI is switched off: boot with psi=1"))
     } else if error.is_not_found() {
-        Unavailable::new(format!(
+        Unavailable::absent(format!(
             "{path_text} is not there: the kernel has no PSI (CONFIG_PSI, psi=1), or the cgroup is gone or has \
              cgroup.pressure off"
         ))

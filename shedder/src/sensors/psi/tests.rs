@@ -196,6 +196,36 @@ fn a_kernel_without_psi_is_told_from_one_where_it_is_off() {
 }
 
 #[test]
+fn pressure_that_is_not_there_is_looked_for_at_the_pace() {
+    let mut bench = memory_bench();
+    let told: Vec<u64> = (0..20).filter(|tick| !bench.tick(tick * 100).is_empty()).collect();
+    assert_eq!(told, [0, 5, 10, 15], "twice a second, and often enough not to be forgotten");
+    bench.write("proc/pressure/memory", &lines(0, 0));
+    for tick in 20..30 {
+        bench.tick(tick * 100);
+    }
+    assert_eq!(bench.value("some", "host"), Ok(0.0), "PSI may come");
+}
+
+#[test]
+fn a_workload_without_pressure_is_looked_at_at_the_pace() {
+    let mut bench = workload_bench();
+    bench.tick(0);
+    fs::remove_file(bench.path(WORKLOAD)).unwrap();
+    let mut stalled_us = 0;
+    let mut told = Vec::new();
+    for tick in 1..=15 {
+        stalled_us += 1;
+        bench.write("proc/pressure/memory", &lines(stalled_us, 0));
+        bench.tick(tick * 100);
+        if bench.scopes("some").contains(&"cgroup:/web") {
+            told.push(tick);
+        }
+    }
+    assert_eq!(told, [1, 6, 11]);
+}
+
+#[test]
 fn a_failing_file_hides_no_other() {
     let mut bench = Bench::new([
         signal("memory", psi(PsiResource::Memory, false, PsiWindow::Avg10)),

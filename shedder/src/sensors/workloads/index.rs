@@ -38,11 +38,6 @@ impl CgroupIndex {
         self.known.get(&id).map(PathBuf::as_path)
     }
 
-    /// Whether a whole walk has looked for this id in vain.
-    pub(super) fn is_missing(&self, id: u64) -> bool {
-        self.missing.contains(&id)
-    }
-
     /// Forgets ids that are no longer wanted and looks for those that are unknown. Returns whether any answer
     /// changed. `same_wanted` says that the same ids were wanted last time.
     pub(super) fn update(
@@ -184,7 +179,7 @@ mod tests {
         let mut index = CgroupIndex::default();
         let absent = BTreeSet::from([u64::MAX]);
         assert!(index.update(Duration::ZERO, mount.path(), &absent, false));
-        assert!(index.is_missing(u64::MAX));
+        assert!(index.missing.contains(&u64::MAX));
         let new = mount.path().join("new");
         fs::create_dir(&new).unwrap();
         let both = BTreeSet::from([u64::MAX, id(&new)]);
@@ -204,6 +199,6 @@ mod tests {
     fn a_mount_that_is_not_there_ends_the_walk() {
         let mut index = CgroupIndex::default();
         index.update(Duration::ZERO, Path::new("/nonexistent"), &BTreeSet::from([5]), false);
-        assert!(index.is_missing(5));
+        assert!(index.missing.contains(&5));
     }
 }

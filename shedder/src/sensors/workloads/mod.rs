@@ -82,7 +82,6 @@ pub struct Workloads {
     turns: Turns,
     cgroups: BTreeMap<u16, BTreeSet<CgroupPath>>,
     processes: BTreeMap<u16, BTreeSet<u32>>,
-    unresolved: BTreeSet<u16>,
     changes: u64,
 }
 
@@ -107,7 +106,6 @@ impl Workloads {
             turns: Turns::default(),
             cgroups: BTreeMap::new(),
             processes: BTreeMap::new(),
-            unresolved: BTreeSet::new(),
             changes: 0,
         }
     }
@@ -164,12 +162,8 @@ impl Workloads {
         self.workloads.get(path).into_iter().flat_map(|tracked| tracked.ports.iter().copied())
     }
 
-    /// The workloads whose listeners serve this port; with a hybrid layout one listener may have two.
-    pub fn cgroups_of(&self, port: u16) -> impl Iterator<Item = &Path> {
-        self.cgroups.get(&port).into_iter().flatten().map(CgroupPath::as_path)
-    }
-
-    /// The ports among these that a workload serves, each with its workloads.
+    /// The ports among these that a workload serves, each with its workloads; with a hybrid layout one listener may have
+    /// two.
     pub fn served(
         &self,
         ports: RangeInclusive<u16>,
@@ -186,19 +180,17 @@ impl Workloads {
             return Ok(processes);
         }
         let mut inodes = self.listeners.iter().filter(|(of, _, _)| *of == port).map(|(_, inode, _)| *inode);
-        Err(Unavailable::new(if !inodes.all(|inode| self.holders.has_searched(inode)) {
-            "the process that holds the listener is still being looked for"
+        Err(if !inodes.all(|inode| self.holders.has_searched(inode)) {
+            Unavailable::not_yet("the process that holds the listener is still being looked for")
         } else if self.holders.denied() > 0 {
-            "no process found that holds the listener; some may not be read: run with CAP_SYS_PTRACE"
+            Unavailable::new(
+                "no process found that holds the listener; some may not be read: run with CAP_SYS_PTRACE",
+            )
         } else {
-            "no process found that holds the listener; it may run in another PID namespace: run with hostPID"
-        }))
-    }
-
-    /// Ports with a listener whose cgroup could not be found below the mount.
-    #[must_use]
-    pub fn unresolved(&self) -> &BTreeSet<u16> {
-        &self.unresolved
+            Unavailable::absent(
+                "no process found that holds the listener; it may run in another PID namespace: run with hostPID",
+            )
+        })
     }
 
     /// The listeners that there are from now on.
@@ -305,27 +297,19 @@ impl Workloads {
         let mut before = std::mem::take(&mut self.workloads);
         self.cgroups.clear();
         self.processes.clear();
-        self.unresolved.clear();
         for (port, inode, id) in self.listeners.clone() {
             let holders: Vec<u32> = self.holders.of(inode).collect();
             let memberships: Vec<Membership> =
                 holders.iter().filter_map(|pid| Some(self.memberships.get(pid)?.1.clone())).collect();
             let by_id = id.and_then(|id| self.index.path(id)).map(Path::to_owned);
-            let sought = id.is_some_and(|id| !self.index.is_missing(id));
-            let mut found = by_id.is_some() || (sought && self.layout.unified.is_some());
             // The socket belongs to the cgroup that made it, which with socket activation is systemd's and not the
             // service's: so whoever holds it counts too.
             let by_process = memberships.iter().filter_map(|membership| membership.unified.as_deref());
             for path in by_id.as_deref().into_iter().chain(by_process) {
-                found = true;
                 self.add_unified(port, path);
             }
             for path in memberships.iter().filter_map(|membership| membership.memory_v1.as_deref()) {
-                found = true;
                 self.add_memory_v1(port, path);
-            }
-            if !found && self.holders.has_searched(inode) {
-                self.unresolved.insert(port);
             }
             if !holders.is_empty() {
                 self.processes.entry(port).or_default().extend(holders);

@@ -1,6 +1,5 @@
 //! A signal of one's own: a number that an application or script writes.
 
-use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use shedder_common::level::LEVELS;
@@ -8,14 +7,20 @@ use shedder_common::level::LEVELS;
 use super::{RULES, SOURCE, Surroundings, plain, read_rules};
 use crate::config::builtin::BUILTIN;
 use crate::config::error::Problems;
-use crate::config::limits;
 use crate::config::model::{FileScope, Signal, SignalSource};
+use crate::config::scope;
 use crate::config::section::Section;
 use crate::config::suggest::{did_you_mean, show, unknown};
-use crate::config::value::{self, Read};
+use crate::config::value;
+use crate::levels::{CONFIGURATION, OPERATOR};
+use crate::trace::OFFERED_BELOW_QUOTA;
 
-/// What `explain` and metrics call a level that an operator set.
-const RESERVED: &str = "operator";
+/// Names that stand for something else where signals are named, and what for.
+const RESERVED: [(&str, &str); 3] = [
+    (OPERATOR, "levels that an operator set"),
+    (CONFIGURATION, "levels that a change of the configuration ended"),
+    (OFFERED_BELOW_QUOTA, "what clients offer, in traces"),
+];
 
 /// Longest name, in bytes.
 const LONGEST_NAME: usize = 64;
@@ -54,8 +59,9 @@ pub(super) fn read(
     let path = section.require("path", "\"/run/app/queue_age_seconds\"", problems, |value| {
         value::absolute_path(value, "/run/app/queue_age_seconds")
     });
-    let scope =
-        section.read_or("scope", FileScope::Host, problems, |value| scope(value::text(value, "host")?)).value;
+    let scope = section
+        .read_or("scope", FileScope::Host, problems, |value| scope::read(value::text(value, "host")?))
+        .value;
     let mut signal = Signal {
         name: name.to_owned(),
         source: SignalSource::File { path: plain(path).unwrap_or_default(), scope },
@@ -72,8 +78,8 @@ pub(super) fn read(
 fn check_name(name: &str) -> Result<(), String> {
     let shown = show(name);
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if name == RESERVED {
-        Err(format!("`{shown}` stands for levels that an operator set: choose another name for the signal"))
+    if let Some((_, meaning)) = RESERVED.iter().find(|(reserved, _)| *reserved == name) {
+        Err(format!("`{shown}` stands for {meaning}: choose another name for the signal"))
     } else if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(fits) {
         Err(format!("`{shown}` cannot name a signal: use lower-case letters, digits and _, a letter first"))
     } else if name.len() > LONGEST_NAME {
@@ -81,32 +87,4 @@ fn check_name(name: &str) -> Result<(), String> {
     } else {
         Ok(())
     }
-}
-
-fn scope(text: &str) -> Read<FileScope> {
-    if text == "host" {
-        return Ok(FileScope::Host);
-    }
-    match text.split_once(':') {
-        Some(("port", number)) => match number.parse::<i64>() {
-            Ok(number) => limits::port(number).map(FileScope::Port),
-            Err(_) => Err(format!("`{}` is no port: write one such as \"port:8080\"", show(number))),
-        },
-        Some(("cgroup", path)) => cgroup(path).map(FileScope::Cgroup),
-        Some((kind, _)) => Err(unknown("scope", kind, &["host", "port", "cgroup"])),
-        None => Err(unknown("scope", text, &["host", "port:N", "cgroup:PATH"])),
-    }
-}
-
-/// A path below the cgroup mount; a slash in front is no difference.
-fn cgroup(text: &str) -> Read<PathBuf> {
-    let path = Path::new(text.trim_start_matches('/'));
-    let below = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if path.as_os_str().is_empty() || !below || text.contains('\0') {
-        return Err(format!(
-            "`{}` is no path below the cgroup mount: write one such as \"cgroup:system.slice/app.service\"",
-            show(text)
-        ));
-    }
-    Ok(path.to_owned())
 }
