@@ -96,7 +96,9 @@ fn unread(signal: &Signal) -> SignalState {
     let (scope, unavailable) = match &signal.source {
         SignalSource::File { scope, .. } => (Scope::from(scope).to_string(), "it has not been read yet"),
         // Its scopes are the ports that somebody listens on.
-        SignalSource::AcceptQueue => (String::new(), "nobody listens on a port with a policy"),
+        SignalSource::AcceptQueue | SignalSource::ListenOverflows => {
+            (String::new(), "nobody listens on a port with a policy")
+        }
         _ => (Scope::Host.to_string(), "it has not been read yet"),
     };
     SignalState {
