@@ -7,6 +7,7 @@ mod object;
 mod pinned;
 mod pins;
 mod ports;
+mod prefixes;
 mod program_info;
 mod programs;
 mod test_run;
@@ -28,6 +29,7 @@ pub use attach::AttachError;
 pub use counters::{Counters, PolicyReading};
 pub use maps::SourceEntry;
 pub use pinned::Pinned;
+pub use ports::PortRange;
 pub use program_info::xdp_program_name;
 pub use programs::LoadOptions;
 pub use test_run::{Program, TestBench, TestRun};
@@ -235,11 +237,12 @@ impl Datapath {
     }
 
     /// Writes limits, ports and rules in one piece: everything into the bank that is not in force, then one
-    /// word that puts it in force.
+    /// word that puts it in force. Where new policies find no room beside those that go, these go first.
     ///
     /// # Errors
     ///
-    /// More policies than slots, or the kernel refuses a write; then the old table stays in force.
+    /// More policies than slots, or the kernel refuses a write; then the table that is in force stays so, for as long
+    /// as [`Datapath::renew`] renews its lease.
     pub fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
         let moved = self.maps.write(table, rules)?;
         if moved && let Recount::Done = self.recount {
