@@ -183,6 +183,68 @@ fn a_filter_that_is_left_goes_when_another_hook_serves() {
 }
 
 #[test]
+fn a_renamed_interface_loses_the_filter() {
+    let scene = Scene::new();
+    let (ns, old) = (scene.net.server.name(), scene.interface());
+    let filters = || must(&format!("tc -netns {ns} filter show dev renamed0 ingress"));
+    let rename = |from: &str, to: &str| {
+        must(&format!("ip -n {ns} link set dev {from} down"));
+        must(&format!("ip -n {ns} link set dev {from} name {to}"));
+    };
+    scene.serve(|mut datapath, ifindex| {
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        rename(old, "renamed0");
+        assert!(filters().contains(" shed_tc "), "{}", filters());
+        assert!(datapath.is_attached("renamed0", ifindex, None));
+        datapath.detach(ifindex).unwrap();
+        assert_eq!(filters(), "");
+        rename("renamed0", old);
+        // What an earlier daemon left, where another hook serves by now.
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        scene.attach(&mut datapath, ifindex, Hook::Tcx);
+        rename(old, "renamed0");
+        datapath.remove_leftovers().unwrap();
+        assert_eq!(filters(), "");
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
+fn a_filter_that_somebody_removed_is_missed_and_comes_back() {
+    let scene = Scene::new();
+    let _listeners = scene.listeners();
+    let ns = scene.net.server.name();
+    scene.serve(|mut datapath, ifindex| {
+        for removal in ["qdisc del dev {} clsact", "filter del dev {} ingress"] {
+            scene.attach(&mut datapath, ifindex, Hook::Clsact);
+            scene.close(&mut datapath, Action::Reset);
+            scene.assert_refused();
+            assert!(datapath.is_attached(scene.interface(), ifindex, None));
+            must(&format!("tc -netns {ns} {}", removal.replace("{}", scene.interface())));
+            assert!(!datapath.is_attached(scene.interface(), ifindex, None), "{removal}");
+            datapath.detach(ifindex).unwrap();
+        }
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        scene.assert_refused();
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
+fn an_interface_that_went_is_let_go() {
+    let scene = Scene::new();
+    scene.serve(|mut datapath, ifindex| {
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        must(&format!("ip -n {} link del {}", scene.net.server.name(), scene.interface()));
+        assert!(!datapath.is_attached(scene.interface(), ifindex, None));
+        datapath.detach(ifindex).unwrap();
+        // As when it goes while it is looked at, and without a daemon.
+        unload(Path::new("/sys/fs/bpf/shedder-nothing"), &[scene.interface().to_owned()]).unwrap();
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
 fn foreign_filters_and_qdiscs_stay() {
     for qdisc in ["clsact", "ingress"] {
         let scene = Scene::new();

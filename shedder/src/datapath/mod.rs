@@ -2,6 +2,7 @@
 
 mod attach;
 mod counters;
+mod errno;
 mod maps;
 mod object;
 mod pinned;
@@ -79,7 +80,6 @@ enum Recount {
 
 #[derive(Debug)]
 struct Attached {
-    interface: String,
     hook: Hook,
     program_id: u32,
     held: attach::Held,
@@ -170,9 +170,7 @@ impl Datapath {
                 });
             match attempt {
                 Ok((program_id, held)) => {
-                    let attached =
-                        Attached { interface: interface.to_owned(), hook: *hook, program_id, held };
-                    self.attached.insert(ifindex, attached);
+                    self.attached.insert(ifindex, Attached { hook: *hook, program_id, held });
                     return Ok((*hook, failures));
                 }
                 Err(error) => {
@@ -200,14 +198,14 @@ impl Datapath {
             }
         }
         // A filter has no pin that would tell of it.
-        for attached in self.attached.values().filter(|attached| attached.hook != Hook::Clsact) {
-            attach::remove_clsact_filter(&attached.interface)?;
+        for (ifindex, _) in self.attached.iter().filter(|(_, attached)| attached.hook != Hook::Clsact) {
+            attach::remove_clsact_filter_at(*ifindex)?;
         }
         self.pins.remove_other_versions()
     }
 
     /// Whether an interface that [`Datapath::attach`] attached to still runs the program. It does not where the
-    /// interface left the namespace, was replaced under its index, or somebody detached the link. `xdp_program`
+    /// interface left the namespace, was replaced under its index, or somebody detached the link or removed the filter. `xdp_program`
     /// is the id of the XDP program that the interface runs.
     #[must_use]
     pub fn is_attached(&self, interface: &str, ifindex: u32, xdp_program: Option<u32>) -> bool {
@@ -217,7 +215,7 @@ impl Datapath {
             Some(attached) if attached.hook == Hook::Tcx => {
                 attach::runs_at_tcx(interface, attached.program_id).unwrap_or(true)
             }
-            Some(_) => true,
+            Some(attached) => attach::runs_at_clsact(ifindex, attached.program_id).unwrap_or(true),
             None => false,
         }
     }
@@ -229,9 +227,7 @@ impl Datapath {
     /// The pin or the filter cannot be removed.
     pub fn detach(&mut self, ifindex: u32) -> Result<()> {
         match self.attached.remove(&ifindex) {
-            Some(Attached { interface, hook, held, .. }) => {
-                attach::detach(&self.pins, held, hook, &interface, ifindex)
-            }
+            Some(Attached { hook, held, .. }) => attach::detach(&self.pins, held, hook, ifindex),
             None => Ok(()),
         }
     }

@@ -87,6 +87,21 @@ pub fn list() -> Result<Vec<LinkFacts>, NetError> {
     Ok(links)
 }
 
+/// The name that the interface of an index has now; `None` where there is none.
+///
+/// # Errors
+///
+/// The kernel refuses the question.
+pub fn name(ifindex: u32) -> Result<Option<String>, NetError> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0));
+    let name = socket.and_then(|socket| Ok(rustix::net::netdevice::index_to_name(&socket, ifindex)?));
+    match name {
+        Ok(name) => Ok(Some(name)),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(NetError::while_doing("name a network interface")(error)),
+    }
+}
+
 /// One message about one link.
 #[derive(Clone, Debug)]
 struct RawLink {
