@@ -18,9 +18,10 @@ mod wire;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aya::Ebpf;
 use aya::programs::links::FdLink;
+use shedder_common::abi::SocketOffsets;
 use shedder_common::address::Address;
 use shedder_common::control::Mode;
 use shedder_common::gcra::Rate;
@@ -102,21 +103,17 @@ impl Datapath {
             pins.remove_maps()?;
         }
         let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
-        let (mut ethernet, _) = programs::load(&pins, &options, ETHERNET_LEN)?;
-        let (track, recount) = match programs::kernel_types() {
-            Ok(types) => {
-                programs::load_track_connections(&mut ethernet, &types)?;
-                let recount = match programs::load_recount_connections(&mut ethernet, &types) {
-                    Ok(()) => Recount::Due,
-                    Err(error) => Recount::Unavailable(format!("{error:#}")),
-                };
-                (Ok(attach::attach_track_connections(&mut ethernet, &pins)?), recount)
-            }
+        let (mut ethernet, loaded) = programs::load(&pins, &options, ETHERNET_LEN)?;
+        if let Some(consequence) = programs::unread(&options, &loaded) {
+            tracing::warn!("The kernel does not let programs read all of its sockets: {consequence}.");
+        }
+        let (track, recount) = match start_counting(&mut ethernet, &pins, &loaded) {
+            Ok((track, recount)) => (Ok(track), recount),
             Err(error) => {
                 for name in programs::TRACKERS {
                     pins::remove_file(&pins.track_link(name))?;
                 }
-                let reason = format!("{error:#}");
+                let reason = format!("connections are not counted, so limits on them admit: {error:#}");
                 (Err(reason.clone()), Recount::Unavailable(reason))
             }
         };
@@ -124,7 +121,7 @@ impl Datapath {
         Ok(Self {
             pins,
             _lock: lock,
-            options,
+            options: loaded,
             ethernet,
             headerless: None,
             maps,
@@ -351,6 +348,7 @@ impl Datapath {
         detached.into_iter().chain(track).chain([pins]).collect()
     }
 
+    /// The programs for devices with that link header.
     fn instance(&mut self, link_header_len: u32) -> Result<(&mut Ebpf, &pins::Pins)> {
         if link_header_len != 0 {
             return Ok((&mut self.ethernet, &self.pins));
@@ -361,4 +359,25 @@ impl Datapath {
         let ebpf = self.headerless.as_mut().context("the programs for devices without header are gone")?;
         Ok((ebpf, &self.pins))
     }
+}
+
+/// Counts connections from now on.
+///
+/// # Errors
+///
+/// The kernel does not tell its types, or does not let programs read its sockets.
+fn start_counting(
+    ebpf: &mut Ebpf,
+    pins: &pins::Pins,
+    loaded: &LoadOptions,
+) -> Result<(Vec<FdLink>, Recount)> {
+    let types = programs::kernel_types()?;
+    // Where sockets cannot be read the programs would see none.
+    ensure!(loaded.offsets != SocketOffsets::UNKNOWN, "where the kernel keeps fields of sockets is unknown");
+    programs::load_track_connections(ebpf, &types)?;
+    let recount = match programs::load_recount_connections(ebpf, &types) {
+        Ok(()) => Recount::Due,
+        Err(error) => Recount::Unavailable(format!("{error:#}")),
+    };
+    Ok((attach::attach_track_connections(ebpf, pins)?, recount))
 }
