@@ -1,7 +1,6 @@
 //! Loading the programs.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -10,7 +9,6 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use shedder_common::abi::{NO_FIELD, SocketOffsets, global, map, program};
 use shedder_common::fingerprint::Key;
 
-use super::errno::errno;
 use super::object::object;
 use super::pins::Pins;
 use super::wire::Wire;
@@ -128,12 +126,10 @@ pub(super) fn kernel_types() -> Result<Btf> {
 pub(super) fn load_track_connections(ebpf: &mut Ebpf, types: &Btf) -> Result<()> {
     for name in TRACKERS {
         tracker(ebpf, name)?.load("inet_sock_set_state", types).map_err(|error| {
-            let why = errno([&error as _]).map(|errno| format!(" ({})", io::Error::from_raw_os_error(errno)));
             // A log of the verifier is nothing for a sentence.
             tracing::debug!("The kernel refused {name}: {error:#}.");
             anyhow!(
-                "the kernel refused {name}{}, as one with lockdown=confidentiality does",
-                why.unwrap_or_default()
+                "the kernel refused {name} (lockdown=confidentiality does that; RUST_LOG=debug shows more)"
             )
         })?;
     }
