@@ -134,22 +134,6 @@ fn a_filter_refuses_with_reset_and_with_drop_and_goes() {
 }
 
 #[test]
-fn a_filter_goes_although_its_interface_is_called_otherwise_by_then() {
-    let scene = Scene::new();
-    let server = scene.net.server.name();
-    let link = |arguments: &str| must(&format!("ip -netns {server} link set {arguments}"));
-    scene.serve(|mut datapath, ifindex| {
-        scene.attach(&mut datapath, ifindex, Hook::Clsact);
-        link(&format!("{} down", scene.interface()));
-        link(&format!("{} name other0", scene.interface()));
-        datapath.renamed(ifindex, "other0");
-        datapath.detach(ifindex).unwrap();
-        assert_eq!(must(&format!("tc -netns {server} filter show dev other0 ingress")), "");
-        datapath.remove().unwrap();
-    });
-}
-
-#[test]
 fn a_filter_that_a_killed_daemon_left_goes_on_and_is_taken_over() {
     let scene = Scene::new();
     let _listeners = scene.listeners();
@@ -196,6 +180,68 @@ fn a_filter_that_is_left_goes_when_another_hook_serves() {
     let unloaded = || unload(scene.pins.path(), &[scene.interface().to_owned()]).unwrap();
     assert!(!scene.net.server.enter(unloaded).unwrap().pins.is_empty());
     assert_eq!(scene.filters(), "");
+}
+
+#[test]
+fn a_renamed_interface_loses_the_filter() {
+    let scene = Scene::new();
+    let (ns, old) = (scene.net.server.name(), scene.interface());
+    let filters = || must(&format!("tc -netns {ns} filter show dev renamed0 ingress"));
+    let rename = |from: &str, to: &str| {
+        must(&format!("ip -n {ns} link set dev {from} down"));
+        must(&format!("ip -n {ns} link set dev {from} name {to}"));
+    };
+    scene.serve(|mut datapath, ifindex| {
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        rename(old, "renamed0");
+        assert!(filters().contains(" shed_tc "), "{}", filters());
+        assert!(datapath.is_attached("renamed0", ifindex, None));
+        datapath.detach(ifindex).unwrap();
+        assert_eq!(filters(), "");
+        rename("renamed0", old);
+        // What an earlier daemon left, where another hook serves by now.
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        scene.attach(&mut datapath, ifindex, Hook::Tcx);
+        rename(old, "renamed0");
+        datapath.remove_leftovers().unwrap();
+        assert_eq!(filters(), "");
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
+fn a_filter_that_somebody_removed_is_missed_and_comes_back() {
+    let scene = Scene::new();
+    let _listeners = scene.listeners();
+    let ns = scene.net.server.name();
+    scene.serve(|mut datapath, ifindex| {
+        for removal in ["qdisc del dev {} clsact", "filter del dev {} ingress"] {
+            scene.attach(&mut datapath, ifindex, Hook::Clsact);
+            scene.close(&mut datapath, Action::Reset);
+            scene.assert_refused();
+            assert!(datapath.is_attached(scene.interface(), ifindex, None));
+            must(&format!("tc -netns {ns} {}", removal.replace("{}", scene.interface())));
+            assert!(!datapath.is_attached(scene.interface(), ifindex, None), "{removal}");
+            datapath.detach(ifindex).unwrap();
+        }
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        scene.assert_refused();
+        datapath.remove().unwrap();
+    });
+}
+
+#[test]
+fn an_interface_that_went_is_let_go() {
+    let scene = Scene::new();
+    scene.serve(|mut datapath, ifindex| {
+        scene.attach(&mut datapath, ifindex, Hook::Clsact);
+        must(&format!("ip -n {} link del {}", scene.net.server.name(), scene.interface()));
+        assert!(!datapath.is_attached(scene.interface(), ifindex, None));
+        datapath.detach(ifindex).unwrap();
+        // As when it goes while it is looked at, and without a daemon.
+        unload(Path::new("/sys/fs/bpf/shedder-nothing"), &[scene.interface().to_owned()]).unwrap();
+        datapath.remove().unwrap();
+    });
 }
 
 #[test]

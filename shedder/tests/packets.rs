@@ -21,6 +21,7 @@ use shedder::datapath::{LoadOptions, Program, Rules, SourceEntry, TestBench};
 use shedder::kernel::offsets::{Cast, KernelTypes, VMLINUX_BTF, read_types};
 use shedder::net::namespace;
 use shedder::quota::{self, QuotaTable};
+use shedder_common::abi::SocketOffsets;
 use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
 use shedder_common::class::Class;
 use shedder_common::control::Mode;
@@ -74,21 +75,22 @@ fn host_v6() -> [u8; 16] {
 
 fn load(link_header_len: u32) -> (TestBench, PathBuf) {
     let loaded = load_with(link_header_len, |cast| cast);
-    assert!(loaded.0.casts(), "these tests need Linux 6.2 or later");
+    assert!(loaded.0.loaded().cast.is_some(), "these tests need Linux 6.2 or later");
     loaded
 }
 
 fn load_with(link_header_len: u32, cast_of: fn(Option<Cast>) -> Option<Cast>) -> (TestBench, PathBuf) {
+    load_given(link_header_len, |options| options.cast = cast_of(options.cast))
+}
+
+fn load_given(link_header_len: u32, change: impl FnOnce(&mut LoadOptions)) -> (TestBench, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = PathBuf::from(format!("/sys/fs/bpf/shedder-test-{}-{number}", std::process::id()));
     let KernelTypes { offsets, cast, .. } = read_types(Path::new(VMLINUX_BTF)).unwrap();
-    let options = LoadOptions {
-        namespace_inode: namespace::inode().unwrap(),
-        offsets,
-        cast: cast_of(cast),
-        bpf_log: None,
-    };
+    let mut options =
+        LoadOptions { namespace_inode: namespace::inode().unwrap(), offsets, cast, bpf_log: None };
+    change(&mut options);
     (TestBench::load(&directory, options, link_header_len).unwrap(), directory)
 }
 
@@ -528,7 +530,7 @@ fn the_gates_of_the_listener_see_the_kernels_queues() {
 #[test]
 fn so_they_do_on_a_kernel_before_6_2() {
     let loaded = load_with(ETHERNET_LEN, |_| None);
-    assert!(!loaded.0.casts());
+    assert!(loaded.0.loaded().cast.is_none());
     see_the_kernels_queues(loaded);
 }
 
@@ -536,8 +538,27 @@ fn so_they_do_on_a_kernel_before_6_2() {
 fn a_kernel_that_refuses_a_cast_is_served_without() {
     // The number of a type is not that of a function.
     let loaded = load_with(ETHERNET_LEN, |cast| cast.map(|cast| Cast { function: cast.tcp_sock, ..cast }));
-    assert!(!loaded.0.casts());
+    assert!(loaded.0.loaded().cast.is_none());
     see_the_kernels_queues(loaded);
+}
+
+#[test]
+fn a_kernel_that_lets_no_socket_be_read_is_served_without() {
+    let mut loaded = load_given(ETHERNET_LEN, |options| {
+        // Far behind the end of any socket.
+        options.offsets.accept_queue = 1 << 20;
+    });
+    let bench = &mut loaded.0;
+    assert_eq!(bench.loaded().offsets, SocketOffsets::UNKNOWN);
+    prepare(bench, Mode::Enforce, u64::MAX, &table(&config()));
+    for (program, drop, pass) in [(Program::ShedXdp, XDP_DROP, XDP_PASS), (Program::ShedTc, TC_SHOT, TC_NEXT)]
+    {
+        for (port, action) in [(CLOSED_DROP, drop), (OPEN, pass)] {
+            let syn = Frame { destination_port: port, ..Frame::default() };
+            assert_eq!(bench.run(program, &syn.bytes(), 1).unwrap().action, action, "{program:?} {port}");
+        }
+    }
+    unload(loaded);
 }
 
 fn see_the_kernels_queues(mut loaded: (TestBench, PathBuf)) {

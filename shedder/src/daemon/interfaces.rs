@@ -38,7 +38,7 @@ impl Interfaces {
         let links = links::list()?;
         let defaults = links::default_route_interfaces()?;
         let selection = links::select(&attach.interfaces, &links, &defaults);
-        links.iter().for_each(|link| self.follow_name(datapath, link));
+        links.iter().for_each(|link| self.follow_name(link));
         let gone: Vec<u32> = self
             .served
             .keys()
@@ -87,8 +87,7 @@ impl Interfaces {
     }
 
     /// An interface is called otherwise and served as before.
-    fn follow_name(&mut self, datapath: &mut Datapath, link: &LinkFacts) {
-        datapath.renamed(link.ifindex, &link.name);
+    fn follow_name(&mut self, link: &LinkFacts) {
         if let Some(attachment) = self.served.get_mut(&link.ifindex)
             && attachment.interface != link.name
         {

@@ -1,9 +1,7 @@
 //! Which policy a port has.
 
 use crate::config::model::PortPolicy;
-
-/// First and last port of a policy.
-pub(super) type PortRange = (u16, u16);
+pub(super) use crate::datapath::PortRange;
 
 /// The ports of the policies, in their order. No two policies share a port.
 #[derive(Clone, Debug, Default)]

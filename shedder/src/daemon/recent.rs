@@ -7,14 +7,12 @@ use shedder_common::class::{CLASSES, Class};
 use shedder_common::counters::{PolicyCounters, WAIT_BUCKETS};
 use shedder_common::gate::{GATES, Gate};
 
+use super::ranges::PortRange;
 use crate::datapath::Counters;
 use crate::snapshot::Recent;
 
 /// Least time between the two samples that are kept: what is shown spans one to two of it.
 const SPACING: Duration = Duration::from_secs(2);
-
-/// First and last port of a policy.
-type PortRange = (u16, u16);
 
 /// Earlier counters of every port.
 #[derive(Debug, Default)]

@@ -2,20 +2,22 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Chain, Context as _, Result, bail};
 use aya::Ebpf;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{
-    NlOptions, SchedClassifier, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact,
+    NlOptions, SchedClassifier, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
     qdisc_detach_program,
 };
 use aya::programs::xdp::XdpLink;
 use aya::programs::{LinkOrder, ProgramError, TcAttachType, XdpMode};
 use shedder_common::abi::program;
 
+use super::errno::errno;
 use super::pins::{Pins, remove_file};
 use super::programs;
 use crate::kernel::attachment::Hook;
+use crate::net::{filters, links};
 
 /// Where shedder's filter stands on clsact, so that a restart finds its own and no one else's.
 const CLSACT_PRIORITY: u16 = 0x5ed;
@@ -41,10 +43,7 @@ pub struct AttachError {
 
 impl From<anyhow::Error> for AttachError {
     fn from(error: anyhow::Error) -> Self {
-        let errno = error
-            .chain()
-            .find_map(|cause| cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error));
-        Self { errno, error }
+        Self { errno: errno(error.chain()), error }
     }
 }
 
@@ -99,12 +98,25 @@ pub(super) fn runs_at_tcx(interface: &str, program_id: u32) -> Result<bool> {
     Ok(programs.iter().any(|program| program.id() == program_id))
 }
 
+/// Whether a filter of the clsact qdisc of an interface runs a program.
+pub(super) fn runs_at_clsact(ifindex: u32, program_id: u32) -> Result<bool> {
+    Ok(filters::ingress_programs(ifindex)?.contains(&program_id))
+}
+
 /// Unpins, and removes a filter. A link goes when it is dropped.
-pub(super) fn detach(pins: &Pins, held: &Held, hook: Hook, interface: &str, ifindex: u32) -> Result<()> {
+pub(super) fn detach(pins: &Pins, held: &Held, hook: Hook, ifindex: u32) -> Result<()> {
     remove_file(&pins.interface_link(hook, ifindex))?;
     match held {
         Held::Link(_) => Ok(()),
-        Held::Filter => remove_clsact_filter(interface),
+        Held::Filter => remove_clsact_filter_at(ifindex),
+    }
+}
+
+/// [`remove_clsact_filter`] of an interface, whatever it is called by now. With an interface its filter goes too.
+pub(super) fn remove_clsact_filter_at(ifindex: u32) -> Result<()> {
+    match links::name(ifindex)? {
+        Some(interface) => remove_clsact_filter(&interface),
+        None => Ok(()),
     }
 }
 
@@ -112,9 +124,9 @@ pub(super) fn detach(pins: &Pins, held: &Held, hook: Hook, interface: &str, ifin
 pub(super) fn remove_clsact_filter(interface: &str) -> Result<()> {
     match qdisc_detach_program(interface, TcAttachType::Ingress, program::SHED_TC) {
         Ok(()) => Ok(()),
-        Err(aya::programs::TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        // With its interface the filter went too.
-        Err(error) if errno_of(&error) == Some(libc::ENODEV) => Ok(()),
+        // There is none.
+        Err(TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if errno(Chain::new(&error)) == Some(libc::ENODEV) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("remove the filter from {interface}")),
     }
 }
@@ -164,7 +176,7 @@ fn attach_tcx(ebpf: &mut Ebpf, interface: &str) -> Result<FdLink> {
 fn attach_clsact(ebpf: &mut Ebpf, interface: &str) -> Result<()> {
     match qdisc_add_clsact(interface) {
         Ok(()) => {}
-        Err(error) if errno_of(&error) == Some(libc::EEXIST) => {}
+        Err(error) if errno(Chain::new(&error)) == Some(libc::EEXIST) => {}
         Err(error) => return Err(error).with_context(|| format!("add clsact to {interface}")),
     }
     remove_clsact_filter(interface)?;
@@ -179,17 +191,6 @@ fn attach_clsact(ebpf: &mut Ebpf, interface: &str) -> Result<()> {
     // The filter belongs to the qdisc, not to this process; it is removed by name.
     std::mem::forget(program.take_link(id)?);
     Ok(())
-}
-
-fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return io.raw_os_error();
-        }
-        cause = error.source();
-    }
-    None
 }
 
 /// Pins a link and keeps it open.

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use shedder_common::class::CLASSES;
 use shedder_common::counters::{GlobalCounters, PolicyCounters};
 
+use super::ports::PortRange;
+
 /// All counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// By first and last port of the policy.
-    pub policies: BTreeMap<(u16, u16), PolicyReading>,
+    pub policies: BTreeMap<PortRange, PolicyReading>,
     /// What belongs to no policy.
     pub global: GlobalCounters,
 }
@@ -44,10 +46,12 @@ impl PolicyReading {
             .map(|class| class.shed.iter().chain(&class.would_shed).sum::<u64>() + class.retransmits_shed);
     }
 
-    /// Live connections.
+    /// Live connections. As in the kernel a sum below 0, which is wrong for a moment or because something was not seen
+    /// to come, is none.
     #[must_use]
     pub const fn active(&self) -> u64 {
-        self.counted.saturating_add_signed(self.correction)
+        let sum = self.counted.cast_signed().wrapping_add(self.correction);
+        if sum < 0 { 0 } else { sum.cast_unsigned() }
     }
 }
 
@@ -85,5 +89,21 @@ pub(super) fn sum_global<'a>(cpus: impl Iterator<Item = &'a GlobalCounters>) -> 
 fn add<const N: usize>(total: &mut [u64; N], more: &[u64; N]) {
     for (total, more) in total.iter_mut().zip(more) {
         *total += more;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_below_zero_is_none() {
+        let active = |counted: i64, correction| {
+            PolicyReading { counted: counted.cast_unsigned(), correction, ..PolicyReading::default() }
+                .active()
+        };
+        assert_eq!((active(7, 0), active(7, -3), active(7, -9), active(7, 3)), (7, 4, 0, 10));
+        // A close that was seen and an opening that was not.
+        assert_eq!((active(-1, 0), active(-1, 3), active(-5, -1)), (0, 2, 0));
     }
 }

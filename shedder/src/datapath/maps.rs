@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use ipnet::IpNet;
-use shedder_common::abi::{
-    ADDRESS_BUCKETS, BANKS, MAX_NAMESPACES, MAX_POLICIES, limits_slot, map, port_slot,
-};
+use rustix::thread::{MembarrierCommand, membarrier};
+use shedder_common::abi::{ADDRESS_BUCKETS, BANKS, MAX_NAMESPACES, limits_slot, map, port_slot};
 use shedder_common::address::{Address, MAPPED_PREFIX_BITS};
 use shedder_common::control::{Control, HAS_SOURCES};
 use shedder_common::counters::{GlobalCounters, PolicyCounters};
@@ -19,10 +18,11 @@ use shedder_common::local_addresses::{AddressBucket, bucket};
 use super::Rules;
 use super::counters::{Counters, PolicyReading, sum_global};
 use super::pins::Pins;
-use super::ports::{PortRange, PortTable};
+use super::ports::{MOST_POLICIES, PortRange, PortTable};
+use super::prefixes::Change;
 use super::wire::Wire;
 use crate::config::model::Destinations;
-use crate::quota::QuotaTable;
+use crate::quota::{PolicyQuota, QuotaTable};
 
 const NAMESPACE: u32 = 0;
 const _: () = assert!(NAMESPACE < MAX_NAMESPACES);
@@ -47,7 +47,7 @@ pub(super) struct Maps {
     global_counters: PerCpuArray<MapData, Wire<GlobalCounters>>,
     local_addresses: Array<MapData, Wire<AddressBucket>>,
     sources: LpmTrie<MapData, Wire<Address>, u32>,
-    destinations: LpmTrie<MapData, Wire<PolicyAddress>, u32>,
+    destinations: DestinationTrie,
     table: PortTable,
     bank: u32,
     has_sources: bool,
@@ -119,44 +119,62 @@ impl Maps {
 
     /// Returns whether any connection may belong to another policy than before.
     pub(super) fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<bool> {
+        let policies = ranges(table);
+        ensure!(
+            policies.len() <= MOST_POLICIES,
+            "{} port policies are more than the {MOST_POLICIES} that fit: give ranges `shared = true`",
+            policies.len()
+        );
+        let fitting = self.table.fitting(&policies);
+        if fitting.len() == policies.len() {
+            return self.flip(table, rules);
+        }
+        // The slots of those that go are free for the rest as soon as nothing looks at them any more.
+        let fits = |policy: &&PolicyQuota| fitting.contains(&(policy.first, policy.last));
+        self.flip(&QuotaTable { policies: table.policies.iter().filter(fits).cloned().collect() }, rules)?;
+        wait_for_programs();
+        self.flip(table, rules)?;
+        Ok(true)
+    }
+
+    /// Writes the bank that is not in force and puts it in force.
+    fn flip(&mut self, table: &QuotaTable, rules: &Rules) -> Result<bool> {
         let idle = 1 - self.bank;
-        let policies: Vec<PortRange> =
-            table.policies.iter().map(|policy| (policy.first, policy.last)).collect();
         let mut assigned = self.table.clone();
         let state = &self.state;
         let is_idle = |slot| state.get(&slot, 0).is_ok_and(|state| state.0.active == 0);
-        let Some(fresh) = assigned.assign(&policies, is_idle) else {
-            bail!(
-                "{} port policies are more than the {} that fit: give ranges `shared = true`",
-                policies.len(),
-                MAX_POLICIES - 1
-            );
-        };
+        let fresh = assigned.assign(&ranges(table), is_idle).context("too few slots are free")?;
         for slot in fresh {
             self.clear(slot)?;
         }
-        let mut wanted_destinations = BTreeSet::new();
+        let mut wanted = BTreeMap::new();
         for policy in &table.policies {
             let slot = assigned.slot((policy.first, policy.last)).context("a policy has no slot")?;
             self.limits.set(limits_slot(idle, slot), Wire(policy.limits), 0)?;
             if let Destinations::Listed(cidrs) = &policy.destinations {
-                wanted_destinations.extend(cidrs.iter().map(|cidr| destination_key(slot, cidr)));
+                wanted.extend(cidrs.iter().map(|cidr| (destination_key(slot, cidr), 1)));
             }
         }
-        let held_destinations = self.held_destinations()?;
-        for (prefix_bits, key) in wanted_destinations.difference(&held_destinations) {
-            self.destinations.insert(&Key::new(*prefix_bits, Wire(plain_key(*key))), 1, 0)?;
+        let held = self.held_destinations()?;
+        let destinations = Change::between(&held, &wanted);
+        let remove = |trie: &mut DestinationTrie, keys: &[DestinationKey]| {
+            keys.iter().try_for_each(|(bits, key)| {
+                ignore_missing(trie.remove(&Key::new(*bits, Wire(plain_key(*key)))))
+            })
+        };
+        // The policies that have them cover less for a moment.
+        remove(&mut self.destinations, &destinations.first_removed)?;
+        for ((bits, key), value) in &destinations.inserted {
+            self.destinations.insert(&Key::new(*bits, Wire(plain_key(*key))), *value, 0)?;
         }
         for (port, slot) in assigned.changes(idle as usize) {
             self.ports.set(port_slot(NAMESPACE, idle, port), slot, 0)?;
         }
-        let moved = !self.table.slots().eq(assigned.slots()) || wanted_destinations != held_destinations;
+        let moved = !self.table.slots().eq(assigned.slots()) || wanted != held;
         self.table = assigned;
         self.set_control(idle, rules)?;
         self.bank = idle;
-        for (prefix_bits, key) in held_destinations.difference(&wanted_destinations) {
-            ignore_missing(self.destinations.remove(&Key::new(*prefix_bits, Wire(plain_key(*key)))))?;
-        }
+        remove(&mut self.destinations, &destinations.last_removed)?;
         Ok(moved)
     }
 
@@ -177,9 +195,11 @@ impl Maps {
         self.control.set(0, Wire(control), 0).context("write the control words")
     }
 
-    /// Empties a slot that is not in force.
+    /// Empties a slot that is not in force. Connections that are counted under it stay so until their sockets are asked
+    /// again or close, which takes them off.
     fn clear(&mut self, slot: u32) -> Result<()> {
-        self.state.set(slot, Wire(PolicyState::default()), 0)?;
+        let active = self.state.get(&slot, 0)?.0.active;
+        self.state.set(slot, Wire(PolicyState { active, ..PolicyState::default() }), 0)?;
         self.corrections.set(slot, 0, 0)?;
         let cpus = self.counters.get(&slot, 0)?.len();
         let zero = vec![Wire(PolicyCounters::default()); cpus];
@@ -208,26 +228,26 @@ impl Maps {
     }
 
     pub(super) fn set_sources(&mut self, sources: &[SourceEntry]) -> Result<()> {
-        let wanted: BTreeMap<(u32, [u8; 16]), u32> = sources
-            .iter()
-            .map(|entry| {
-                let (bits, address) = prefix(&entry.cidr);
-                ((bits, address.octets()), entry.rule.to_word())
-            })
-            .collect();
-        let held: BTreeSet<(u32, [u8; 16])> = self
+        let wanted: BTreeMap<SourceKey, u32> =
+            sources.iter().map(|entry| (source_key(&entry.cidr), entry.rule.to_word())).collect();
+        let held: BTreeMap<SourceKey, u32> = self
             .sources
-            .keys()
-            .map(|key| key.map(|key| (key.prefix_len(), key.data().0.octets())))
+            .iter()
+            .map(|entry| entry.map(|(key, word)| ((key.prefix_len(), key.data().0.octets()), word)))
             .collect::<Result<_, MapError>>()?;
-        for ((bits, octets), word) in &wanted {
-            self.sources.insert(&Key::new(*bits, Wire(Address::from_v6(*octets))), *word, 0)?;
+        let change = Change::between(&held, &wanted);
+        let key = |(bits, octets): &SourceKey| Key::new(*bits, Wire(Address::from_v6(*octets)));
+        for removed in &change.first_removed {
+            ignore_missing(self.sources.remove(&key(removed)))?;
         }
-        for (bits, octets) in held.iter().filter(|key| !wanted.contains_key(key)) {
-            ignore_missing(self.sources.remove(&Key::new(*bits, Wire(Address::from_v6(*octets)))))?;
+        let inserted =
+            change.inserted.iter().try_for_each(|(new, word)| self.sources.insert(&key(new), *word, 0));
+        // Nobody stays exempt for what could not be added.
+        for removed in &change.last_removed {
+            ignore_missing(self.sources.remove(&key(removed)))?;
         }
         self.has_sources = !wanted.is_empty();
-        Ok(())
+        Ok(inserted?)
     }
 
     pub(super) fn set_correction(&mut self, range: PortRange, connections: i64) -> Result<()> {
@@ -278,14 +298,26 @@ impl Maps {
         Ok(())
     }
 
-    fn held_destinations(&self) -> Result<BTreeSet<DestinationKey>> {
+    fn held_destinations(&self) -> Result<BTreeMap<DestinationKey, u32>> {
         let keys = self.destinations.keys().map(|key| {
             key.map(|key| {
                 let data = key.data().0;
-                (key.prefix_len(), (data.policy, data.address.octets()))
+                ((key.prefix_len(), (data.policy, data.address.octets())), 1)
             })
         });
         Ok(keys.collect::<Result<_, MapError>>()?)
+    }
+}
+
+fn ranges(table: &QuotaTable) -> Vec<PortRange> {
+    table.policies.iter().map(|policy| (policy.first, policy.last)).collect()
+}
+
+/// Waits until every program that runs now has ended: they read the maps as an RCU reader does.
+fn wait_for_programs() {
+    // Some kernels refuse it; then a packet may be judged by limits that are being replaced.
+    if let Err(error) = membarrier(MembarrierCommand::Global) {
+        tracing::debug!("Running programs are not waited for: {error}.");
     }
 }
 
@@ -298,6 +330,16 @@ fn prefix(cidr: &IpNet) -> (u32, Address) {
         IpNet::V6(cidr) => (u32::from(cidr.prefix_len()), Address::from_v6(cidr.network().octets())),
     }
 }
+
+/// Prefix bits, then address.
+type SourceKey = (u32, [u8; 16]);
+
+fn source_key(cidr: &IpNet) -> SourceKey {
+    let (bits, address) = prefix(cidr);
+    (bits, address.octets())
+}
+
+type DestinationTrie = LpmTrie<MapData, Wire<PolicyAddress>, u32>;
 
 /// Prefix bits, then policy slot and address.
 type DestinationKey = (u32, (u32, [u8; 16]));

@@ -2,11 +2,13 @@
 
 mod attach;
 mod counters;
+mod errno;
 mod maps;
 mod object;
 mod pinned;
 mod pins;
 mod ports;
+mod prefixes;
 mod program_info;
 mod programs;
 mod test_run;
@@ -16,9 +18,10 @@ mod wire;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aya::Ebpf;
 use aya::programs::links::FdLink;
+use shedder_common::abi::SocketOffsets;
 use shedder_common::address::Address;
 use shedder_common::control::Mode;
 use shedder_common::gcra::Rate;
@@ -28,6 +31,7 @@ pub use attach::AttachError;
 pub use counters::{Counters, PolicyReading};
 pub use maps::SourceEntry;
 pub use pinned::Pinned;
+pub use ports::PortRange;
 pub use program_info::xdp_program_name;
 pub use programs::LoadOptions;
 pub use test_run::{Program, TestBench, TestRun};
@@ -77,7 +81,6 @@ enum Recount {
 
 #[derive(Debug)]
 struct Attached {
-    interface: String,
     hook: Hook,
     program_id: u32,
     held: attach::Held,
@@ -100,21 +103,17 @@ impl Datapath {
             pins.remove_maps()?;
         }
         let adopted = pins.map(shedder_common::abi::map::CONTROL).exists();
-        let (mut ethernet, _) = programs::load(&pins, &options, ETHERNET_LEN)?;
-        let (track, recount) = match programs::kernel_types() {
-            Ok(types) => {
-                programs::load_track_connections(&mut ethernet, &types)?;
-                let recount = match programs::load_recount_connections(&mut ethernet, &types) {
-                    Ok(()) => Recount::Due,
-                    Err(error) => Recount::Unavailable(format!("{error:#}")),
-                };
-                (Ok(attach::attach_track_connections(&mut ethernet, &pins)?), recount)
-            }
+        let (mut ethernet, loaded) = programs::load(&pins, &options, ETHERNET_LEN)?;
+        if let Some(consequence) = programs::unread(&options, &loaded) {
+            tracing::warn!("The kernel does not let programs read all of its sockets: {consequence}.");
+        }
+        let (track, recount) = match start_counting(&mut ethernet, &pins, &loaded) {
+            Ok((track, recount)) => (Ok(track), recount),
             Err(error) => {
                 for name in programs::TRACKERS {
                     pins::remove_file(&pins.track_link(name))?;
                 }
-                let reason = format!("{error:#}");
+                let reason = format!("connections are not counted, so limits on them admit: {error:#}");
                 (Err(reason.clone()), Recount::Unavailable(reason))
             }
         };
@@ -122,7 +121,7 @@ impl Datapath {
         Ok(Self {
             pins,
             _lock: lock,
-            options,
+            options: loaded,
             ethernet,
             headerless: None,
             maps,
@@ -168,9 +167,7 @@ impl Datapath {
                 });
             match attempt {
                 Ok((program_id, held)) => {
-                    let attached =
-                        Attached { interface: interface.to_owned(), hook: *hook, program_id, held };
-                    self.attached.insert(ifindex, attached);
+                    self.attached.insert(ifindex, Attached { hook: *hook, program_id, held });
                     return Ok((*hook, failures));
                 }
                 Err(error) => {
@@ -198,14 +195,14 @@ impl Datapath {
             }
         }
         // A filter has no pin that would tell of it.
-        for attached in self.attached.values().filter(|attached| attached.hook != Hook::Clsact) {
-            attach::remove_clsact_filter(&attached.interface)?;
+        for (ifindex, _) in self.attached.iter().filter(|(_, attached)| attached.hook != Hook::Clsact) {
+            attach::remove_clsact_filter_at(*ifindex)?;
         }
         self.pins.remove_other_versions()
     }
 
     /// Whether an interface that [`Datapath::attach`] attached to still runs the program. It does not where the
-    /// interface left the namespace, was replaced under its index, or somebody detached the link. `xdp_program`
+    /// interface left the namespace, was replaced under its index, or somebody detached the link or removed the filter. `xdp_program`
     /// is the id of the XDP program that the interface runs.
     #[must_use]
     pub fn is_attached(&self, interface: &str, ifindex: u32, xdp_program: Option<u32>) -> bool {
@@ -215,17 +212,8 @@ impl Datapath {
             Some(attached) if attached.hook == Hook::Tcx => {
                 attach::runs_at_tcx(interface, attached.program_id).unwrap_or(true)
             }
-            Some(_) => true,
+            Some(attached) => attach::runs_at_clsact(ifindex, attached.program_id).unwrap_or(true),
             None => false,
-        }
-    }
-
-    /// An interface is called so now. A filter is found by the name of its interface.
-    pub fn renamed(&mut self, ifindex: u32, interface: &str) {
-        if let Some(attached) = self.attached.get_mut(&ifindex)
-            && attached.interface != interface
-        {
-            interface.clone_into(&mut attached.interface);
         }
     }
 
@@ -235,19 +223,20 @@ impl Datapath {
     ///
     /// The pin or the filter cannot be removed; then it stays attached and this can be tried again.
     pub fn detach(&mut self, ifindex: u32) -> Result<()> {
-        if let Some(Attached { interface, hook, held, .. }) = self.attached.get(&ifindex) {
-            attach::detach(&self.pins, held, *hook, interface, ifindex)?;
+        if let Some(Attached { hook, held, .. }) = self.attached.get(&ifindex) {
+            attach::detach(&self.pins, held, *hook, ifindex)?;
             self.attached.remove(&ifindex);
         }
         Ok(())
     }
 
     /// Writes limits, ports and rules in one piece: everything into the bank that is not in force, then one
-    /// word that puts it in force.
+    /// word that puts it in force. Where new policies find no room beside those that go, these go first.
     ///
     /// # Errors
     ///
-    /// More policies than slots, or the kernel refuses a write; then the old table stays in force.
+    /// More policies than slots, or the kernel refuses a write; then the table that is in force stays so, for as long
+    /// as [`Datapath::renew`] renews its lease.
     pub fn write(&mut self, table: &QuotaTable, rules: &Rules) -> Result<()> {
         let moved = self.maps.write(table, rules)?;
         if moved && let Recount::Done = self.recount {
@@ -360,6 +349,7 @@ impl Datapath {
         detached.into_iter().chain(track).chain([pins]).collect()
     }
 
+    /// The programs for devices with that link header.
     fn instance(&mut self, link_header_len: u32) -> Result<(&mut Ebpf, &pins::Pins)> {
         if link_header_len != 0 {
             return Ok((&mut self.ethernet, &self.pins));
@@ -370,4 +360,25 @@ impl Datapath {
         let ebpf = self.headerless.as_mut().context("the programs for devices without header are gone")?;
         Ok((ebpf, &self.pins))
     }
+}
+
+/// Counts connections from now on.
+///
+/// # Errors
+///
+/// The kernel does not tell its types, or does not let programs read its sockets.
+fn start_counting(
+    ebpf: &mut Ebpf,
+    pins: &pins::Pins,
+    loaded: &LoadOptions,
+) -> Result<(Vec<FdLink>, Recount)> {
+    let types = programs::kernel_types()?;
+    // Where sockets cannot be read the programs would see none.
+    ensure!(loaded.offsets != SocketOffsets::UNKNOWN, "where the kernel keeps fields of sockets is unknown");
+    programs::load_track_connections(ebpf, &types)?;
+    let recount = match programs::load_recount_connections(ebpf, &types) {
+        Ok(()) => Recount::Due,
+        Err(error) => Recount::Unavailable(format!("{error:#}")),
+    };
+    Ok((attach::attach_track_connections(ebpf, pins)?, recount))
 }

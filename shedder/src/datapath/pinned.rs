@@ -10,6 +10,7 @@ use shedder_common::limits::PolicyLimits;
 use super::counters::Counters;
 use super::maps::Maps;
 use super::pins::Pins;
+use super::ports::PortRange;
 use crate::kernel::attachment::Hook;
 
 /// What the pinned maps and links say.
@@ -20,7 +21,7 @@ pub struct Pinned {
     /// Until when, on the monotonic clock.
     pub lease_expires_ns: u64,
     /// Limits in force by first and last port.
-    pub limits: BTreeMap<(u16, u16), PolicyLimits>,
+    pub limits: BTreeMap<PortRange, PolicyLimits>,
     /// Counters.
     pub counters: Counters,
     /// Hooks and interface indexes of the pinned links.

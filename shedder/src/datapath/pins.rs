@@ -11,8 +11,7 @@ use shedder_common::abi::{ABI_VERSION, map};
 
 use super::object::{MapShape, OBJECT, map_shape};
 use crate::kernel::attachment::Hook;
-
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+use crate::kernel::support::is_in_bpffs;
 
 /// The directory of one daemon in bpffs.
 #[derive(Clone, Debug)]
@@ -90,8 +89,7 @@ impl Pins {
 
     /// Whether the directory, or the nearest one above it that exists, lies in a bpffs.
     pub(super) fn in_bpffs(&self) -> bool {
-        let found = self.root.ancestors().find_map(|directory| rustix::fs::statfs(directory).ok());
-        found.is_some_and(|statfs| statfs.f_type == BPF_FS_MAGIC)
+        is_in_bpffs(&self.root)
     }
 
     fn current(&self) -> PathBuf {

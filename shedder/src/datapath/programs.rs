@@ -3,10 +3,10 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::LazyLock;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use aya::programs::{BtfTracePoint, Iter, SchedClassifier, Xdp};
 use aya::{Btf, Ebpf, EbpfLoader};
-use shedder_common::abi::{SocketOffsets, global, map, program};
+use shedder_common::abi::{NO_FIELD, SocketOffsets, global, map, program};
 use shedder_common::fingerprint::Key;
 
 use super::object::object;
@@ -37,21 +37,49 @@ pub(super) static FINGERPRINT_KEY: LazyLock<Key> = LazyLock::new(|| {
 });
 
 /// Loads the object with its maps pinned, or taken from their pins, and the packet programs for devices with that
-/// link header into the kernel. Returns too whether the programs use [`LoadOptions::cast`]: a kernel that refuses it is
-/// done without.
-pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<(Ebpf, bool)> {
-    let load = |options: &LoadOptions| -> Result<Ebpf> {
-        let mut ebpf = load_object(pins, options, link_header_len)?;
+/// link header into the kernel. What a kernel does not let them read is done without: returns too what they were loaded
+/// with.
+pub(super) fn load(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<(Ebpf, LoadOptions)> {
+    let load = |options: LoadOptions| -> Result<(Ebpf, LoadOptions)> {
+        let mut ebpf = load_object(pins, &options, link_header_len)?;
         load_packet_programs(&mut ebpf)?;
-        Ok(ebpf)
+        Ok((ebpf, options))
     };
+    let plain = LoadOptions { cast: None, ..*options };
     if options.cast.is_some() {
-        match load(options) {
-            Ok(ebpf) => return Ok((ebpf, true)),
+        match load(*options) {
+            Ok(loaded) => return Ok(loaded),
             Err(error) => tracing::debug!("The programs do without bpf_rdonly_cast: {error:#}."),
         }
     }
-    Ok((load(&LoadOptions { cast: None, ..*options })?, false))
+    load(plain).or_else(|error| {
+        for lesser in lesser(options.offsets) {
+            if let Ok(loaded) = load(LoadOptions { offsets: lesser, ..plain }) {
+                tracing::debug!("The programs read less of sockets: {error:#}.");
+                return Ok(loaded);
+            }
+        }
+        // Whatever it is, it is not what they read.
+        Err(error)
+    })
+}
+
+/// Offsets that a kernel may allow which refuses those: without what only a helper reads, which lockdown=confidentiality
+/// forbids, and none.
+fn lesser(offsets: SocketOffsets) -> impl Iterator<Item = SocketOffsets> {
+    let typed = SocketOffsets { established_us: NO_FIELD, ..offsets };
+    [typed, SocketOffsets::UNKNOWN].into_iter().filter(move |lesser| *lesser != offsets)
+}
+
+/// What gates do not judge because the programs were loaded with less than was given.
+pub(super) fn unread(given: &LoadOptions, loaded: &LoadOptions) -> Option<&'static str> {
+    if given.offsets == loaded.offsets {
+        None
+    } else if loaded.offsets == SocketOffsets::UNKNOWN {
+        Some("the queue_depth and queue_wait gates admit")
+    } else {
+        Some("the queue_wait gate admits")
+    }
 }
 
 fn load_object(pins: &Pins, options: &LoadOptions, link_header_len: u32) -> Result<Ebpf> {
@@ -90,17 +118,20 @@ pub(super) fn load_empty_programs(ebpf: &mut Ebpf) -> Result<()> {
 /// The kernel's own types, without which connections cannot be counted.
 pub(super) fn kernel_types() -> Result<Btf> {
     Btf::from_sys_fs().context(
-        "connections are not counted, so limits on them admit: /sys/kernel/btf/vmlinux is needed, from a kernel with \
-         CONFIG_DEBUG_INFO_BTF=y and with /sys mounted",
+        "/sys/kernel/btf/vmlinux is needed, from a kernel with CONFIG_DEBUG_INFO_BTF=y and with /sys mounted",
     )
 }
 
 /// Loads the connection counting into the kernel.
 pub(super) fn load_track_connections(ebpf: &mut Ebpf, types: &Btf) -> Result<()> {
     for name in TRACKERS {
-        tracker(ebpf, name)?
-            .load("inet_sock_set_state", types)
-            .with_context(|| format!("the kernel refused {name}"))?;
+        tracker(ebpf, name)?.load("inet_sock_set_state", types).map_err(|error| {
+            // A log of the verifier is nothing for a sentence.
+            tracing::debug!("The kernel refused {name}: {error:#}.");
+            anyhow!(
+                "the kernel refused {name} (lockdown=confidentiality does that; RUST_LOG=debug shows more)"
+            )
+        })?;
     }
     Ok(())
 }

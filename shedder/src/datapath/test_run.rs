@@ -41,7 +41,7 @@ pub struct TestRun {
 /// The programs and maps, loaded but not attached anywhere.
 pub struct TestBench {
     ebpf: Ebpf,
-    casts: bool,
+    loaded: LoadOptions,
     maps: maps::Maps,
     pins: Pins,
     _lock: PinLock,
@@ -58,18 +58,18 @@ impl TestBench {
         let pins = Pins::new(bpffs);
         let lock = pins.lock()?;
         pins.create()?;
-        let (mut ebpf, casts) = programs::load(&pins, &options, link_header_len)?;
+        let (mut ebpf, loaded) = programs::load(&pins, &options, link_header_len)?;
         if link_header_len == ETHERNET_LEN {
             programs::load_empty_programs(&mut ebpf)?;
         }
         let maps = maps::Maps::take(&mut ebpf)?;
-        Ok(Self { ebpf, casts, maps, pins, _lock: lock })
+        Ok(Self { ebpf, loaded, maps, pins, _lock: lock })
     }
 
-    /// Whether the programs use [`LoadOptions::cast`].
+    /// What the programs were loaded with: less than was given where the kernel does not allow all of it.
     #[must_use]
-    pub const fn casts(&self) -> bool {
-        self.casts
+    pub const fn loaded(&self) -> &LoadOptions {
+        &self.loaded
     }
 
     /// As [`super::Datapath::write`].

@@ -151,11 +151,12 @@ pub struct Holder {
     pub name: String,
 }
 
-/// Whether the next hook of the ladder may be tried after this errno: the device cannot do it. Whatever else
-/// went wrong would go wrong there too, or would silently put shedder beside someone else's program.
+/// Whether the next hook of the ladder may be tried after this errno: the device cannot do it. Drivers say so in several
+/// ways, also where they have too few queues for one more on every CPU. Whatever else went wrong would go wrong there
+/// too, or would silently put shedder beside someone else's program.
 #[must_use]
 pub const fn may_fall_back(errno: i32) -> bool {
-    matches!(errno, libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE)
+    matches!(errno, libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE | libc::ENOMEM | libc::ENOSPC)
 }
 
 /// What a refused attachment means and what to do about it, as a sentence for `status`.
@@ -185,6 +186,10 @@ pub fn refusal(hook: Hook, facts: &LinkFacts, errno: i32, holder: Option<&Holder
             "attaching {hook} to {name} is not permitted: run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
         ),
         libc::ENODEV => format!("{name} is gone; it is served again when it comes back"),
+        libc::ENOMEM | libc::ENOSPC if hook == Hook::XdpNative => format!(
+            "the driver of {name} has too few queues for {hook} on every CPU, or no memory for them (`ethtool -L` gives \
+             it fewer channels)"
+        ),
         libc::ENOMEM => format!("no memory is left to attach {hook} to {name}"),
         other => {
             format!("attaching {hook} to {name} failed: {}", std::io::Error::from_raw_os_error(other))
@@ -294,10 +299,10 @@ mod tests {
 
     #[test]
     fn only_what_the_device_cannot_do_falls_back() {
-        for errno in [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE] {
+        for errno in [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE, libc::ENOMEM, libc::ENOSPC] {
             assert!(may_fall_back(errno));
         }
-        for errno in [libc::EBUSY, libc::EEXIST, libc::EPERM, libc::ENODEV, libc::ENOMEM, 0] {
+        for errno in [libc::EBUSY, libc::EEXIST, libc::EPERM, libc::ENODEV, 0] {
             assert!(!may_fall_back(errno));
         }
     }
@@ -316,6 +321,9 @@ mod tests {
         assert!(says(libc::EPERM, None).contains("CAP_BPF"));
         assert!(says(libc::ERANGE, None).contains("1500"));
         assert!(refusal(Hook::Clsact, &ethernet(), libc::EEXIST, None).contains("filter"));
-        assert!(says(libc::ENOSPC, None).contains("space"));
+        for errno in [libc::ENOMEM, libc::ENOSPC] {
+            assert!(says(errno, None).contains("too few queues"));
+            assert!(!refusal(Hook::Tcx, &ethernet(), errno, None).contains("queues"));
+        }
     }
 }

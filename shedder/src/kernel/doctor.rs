@@ -15,8 +15,8 @@ use crate::net::links::{self, LinkFacts};
 use crate::net::namespace;
 use crate::net::sockets::SocketTables;
 
-/// The oldest kernel whose programs have what the hot path uses: compare-and-swap of 64 bits.
-const OLDEST: (u32, u32) = (5, 12);
+/// The oldest kernel whose programs have what the hot path uses: XDP for packets in several buffers.
+const OLDEST: (u32, u32) = (5, 18);
 
 /// Coarse clock steps above this are said to be coarse.
 const FINE_STEP_NS: u64 = 5_000_000;
@@ -189,8 +189,8 @@ fn kernel(support: &KernelSupport) -> Line {
         return Line::new("kernel", State::Ok, format!("Linux {release}"));
     }
     let sentence = format!(
-        "Linux {release} lacks 64-bit atomic operations for programs: use Linux {major}.{minor} or later (6.6 or \
-         later is best)"
+        "Linux {release} is too old: the programs need XDP for packets in several buffers, which Linux {major}.{minor} \
+         and some older kernels of distributions have (6.6 or later is best)"
     );
     Line::new("kernel", State::Missing, sentence)
 }
@@ -218,8 +218,8 @@ fn privileges(support: &KernelSupport) -> Line {
 
 fn lockdown(support: &KernelSupport) -> Option<Line> {
     (support.lockdown.as_deref() == Some("confidentiality")).then(|| {
-        let sentence = "lockdown=confidentiality forbids programs to read kernel memory: connections are not counted \
-                        and the queue gates admit; lockdown=integrity is enough for most purposes";
+        let sentence = "lockdown=confidentiality forbids programs to read kernel memory: connections are not counted, and \
+                        before Linux 6.2 the queue_wait gate admits; lockdown=integrity is enough for most purposes";
         Line::new("lockdown", State::Limited, sentence)
     })
 }
@@ -293,8 +293,8 @@ fn xdp(support: &KernelSupport) -> Line {
             "XDP takes packets in several buffers, so that a large MTU is no obstacle",
         );
     }
-    let sentence = "XDP takes no packets in several buffers before Linux 5.18: interfaces with a large MTU are served \
-                    by TC";
+    let sentence =
+        "XDP takes packets in several buffers since Linux 5.18; without that the programs are not loaded";
     Line::new("xdp", State::Limited, sentence)
 }
 
@@ -500,8 +500,9 @@ mod tests {
     fn each_lack_is_told_with_its_remedy() {
         use State::{Limited, Missing};
         type Change = fn(&mut Facts);
-        let cases: [(&str, Change, State, &str); 21] = [
-            ("kernel", |f| f.support.version = Some((5, 10)), Missing, "5.12"),
+        let cases: [(&str, Change, State, &str); 22] = [
+            ("kernel", |f| f.support.version = Some((5, 10)), Missing, "5.18"),
+            ("kernel", |f| f.support.version = Some((5, 17)), Missing, "several buffers"),
             ("kernel", |f| f.support.version = None, Limited, "old kernel"),
             (
                 "privileges",
@@ -515,7 +516,7 @@ mod tests {
                 "lockdown",
                 |f| f.support.lockdown = Some("confidentiality".into()),
                 Limited,
-                "queue gates admit",
+                "queue_wait gate admits",
             ),
             ("btf", |f| f.support.btf = false, Limited, "CONFIG_DEBUG_INFO_BTF"),
             (

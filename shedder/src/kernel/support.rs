@@ -157,7 +157,7 @@ impl KernelSupport {
             tcx: since(6, 6),
             coarse_clock: since(5, 11),
             coarse_clock_resolution_ns: coarse_clock_resolution_ns(),
-            bpffs_mounted: is_bpffs(&below(root, bpffs)),
+            bpffs_mounted: is_in_bpffs(&below(root, bpffs)),
             psi: psi(root, text(root, "proc/pressure/cpu")),
             cgroups: text(root, "proc/self/mountinfo").map(|text| cgroups(&text)).unwrap_or_default(),
             capabilities: capabilities(&status),
@@ -211,8 +211,9 @@ fn coarse_clock_resolution_ns() -> u64 {
         .saturating_add(u64::try_from(step.tv_nsec).unwrap_or(0))
 }
 
-/// Whether the directory, or the nearest one above it that exists, lies in a bpffs.
-fn is_bpffs(path: &Path) -> bool {
+/// Whether a directory, or the nearest one above it that exists, lies in a bpffs.
+#[must_use]
+pub fn is_in_bpffs(path: &Path) -> bool {
     path.ancestors()
         .find_map(|directory| rustix::fs::statfs(directory).ok())
         .is_some_and(|stat| stat.f_type == BPF_FS_MAGIC)
@@ -450,7 +451,7 @@ pub(super) mod tests {
         assert!(support.coarse_clock_resolution_ns >= 1_000, "{}", support.coarse_clock_resolution_ns);
         let bpffs = std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" /sys/fs/bpf ");
         assert_eq!(support.bpffs_mounted, bpffs);
-        assert!(!is_bpffs(Path::new("/proc/self")));
+        assert!(!is_in_bpffs(Path::new("/proc/self")));
     }
 
     proptest! {

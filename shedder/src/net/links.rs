@@ -46,7 +46,8 @@ pub struct LinkFacts {
     pub kind: Option<String>,
     /// A tunnel that is told by each packet where to send it, and drops what does not say so.
     pub external_tunnel: bool,
-    /// A VLAN device of this namespace stands on it.
+    /// Frames with VLAN tags may concern this host: a VLAN device of this namespace stands on it or on what it is a port
+    /// of, such as a bond, or that one is a bridge that tells VLANs apart.
     pub vlan_uppers: bool,
     /// Whether the device takes VLAN tags off received frames; `None` where it does not tell.
     pub rx_vlan_offload: Option<bool>,
@@ -87,12 +88,31 @@ pub fn list() -> Result<Vec<LinkFacts>, NetError> {
     Ok(links)
 }
 
+/// The name that the interface of an index has now; `None` where there is none.
+///
+/// # Errors
+///
+/// The kernel refuses the question.
+pub fn name(ifindex: u32) -> Result<Option<String>, NetError> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0));
+    let name = socket.and_then(|socket| Ok(rustix::net::netdevice::index_to_name(&socket, ifindex)?));
+    match name {
+        Ok(name) => Ok(Some(name)),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(NetError::while_doing("name a network interface")(error)),
+    }
+}
+
 /// One message about one link.
 #[derive(Clone, Debug)]
 struct RawLink {
     facts: LinkFacts,
     /// Index of the link it stands on, where that lies in this namespace.
     lower: Option<u32>,
+    /// Index of the link it is a port of.
+    master: Option<u32>,
+    /// A switch that takes tags off and puts them on.
+    switches_vlans: bool,
 }
 
 impl RawLink {
@@ -126,6 +146,8 @@ impl RawLink {
                 .find_map(|kind| attribute_u32(xdp, kind).filter(|id| *id != 0)),
             },
             lower: attribute_u32(attributes, libc::IFLA_LINK).filter(|_| !foreign_lower),
+            master: attribute_u32(attributes, libc::IFLA_MASTER),
+            switches_vlans: switches_vlans(info),
         })
     }
 }
@@ -141,6 +163,19 @@ fn is_external_tunnel(info: &[u8]) -> bool {
     let data = attribute(info, libc::IFLA_INFO_DATA).unwrap_or_default();
     // One kind gives a number, the other says it by being there.
     attribute(data, *number).is_some_and(|value| value != [0])
+}
+
+const IFLA_BR_VLAN_FILTERING: u16 = 7;
+
+fn switches_vlans(info: &[u8]) -> bool {
+    match attribute_text(info, libc::IFLA_INFO_KIND).as_deref() {
+        Some("bridge") => {
+            let data = attribute(info, libc::IFLA_INFO_DATA).unwrap_or_default();
+            attribute(data, IFLA_BR_VLAN_FILTERING).is_some_and(|value| value != [0])
+        }
+        Some("openvswitch") => true,
+        _ => false,
+    }
 }
 
 /// Bytes in front of the network header on links of that type.
@@ -161,17 +196,38 @@ const fn link_header_len(link_type: LinkLayerType) -> Option<u32> {
 
 /// Puts together what one message alone does not say.
 fn facts(raw: Vec<RawLink>) -> Vec<LinkFacts> {
-    let under_vlans: HashSet<u32> = raw
-        .iter()
-        .filter(|link| link.facts.kind.as_deref() == Some("vlan"))
-        .filter_map(|link| link.lower)
-        .collect();
+    let tagged = under_tags(&raw);
     let mut links: Vec<LinkFacts> = raw.into_iter().map(|link| link.facts).collect();
     for link in &mut links {
-        link.vlan_uppers = under_vlans.contains(&link.ifindex);
+        link.vlan_uppers = tagged.contains(&link.ifindex);
     }
     links.sort_by_key(|link| link.ifindex);
     links
+}
+
+/// Indexes of the links whose frames have tags that somebody above them reads.
+fn under_tags(raw: &[RawLink]) -> HashSet<u32> {
+    let is = |link: &RawLink, kind| link.facts.kind.as_deref() == Some(kind);
+    let mut tagged: HashSet<u32> =
+        raw.iter().filter(|link| is(link, "vlan")).filter_map(|link| link.lower).collect();
+    tagged.extend(raw.iter().filter(|link| link.switches_vlans).map(|link| link.facts.ifindex));
+    loop {
+        let mut found = HashSet::new();
+        for link in raw {
+            if link.master.is_some_and(|master| tagged.contains(&master)) {
+                found.insert(link.facts.ifindex);
+            }
+            // What a macvlan gets came with its tags through the link it stands on.
+            if is(link, "macvlan") && tagged.contains(&link.facts.ifindex) {
+                found.extend(link.lower);
+            }
+        }
+        let known = tagged.len();
+        tagged.extend(found);
+        if tagged.len() == known {
+            return tagged;
+        }
+    }
 }
 
 /// Indexes of the interfaces that a default route of the main table leads through, IPv4 and IPv6, every next
@@ -294,7 +350,9 @@ fn matcher<'a>(
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage, LinkXdp, XdpAttached};
+    use netlink_packet_route::link::{
+        InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -360,6 +418,39 @@ mod tests {
         assert_eq!(uppers, [(2, true), (3, false), (4, false), (5, false), (6, false)]);
         assert_eq!(links[0].mtu, 9000);
         assert_eq!(links[1].kind.as_deref(), Some("veth"));
+    }
+
+    #[test]
+    fn tags_come_through_the_ports_of_who_reads_them() {
+        let port_of = |master| vec![LinkAttribute::Controller(master)];
+        let switch = |index, filters| {
+            let data = InfoData::Bridge(vec![InfoBridge::VlanFiltering(filters)]);
+            let info = vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(data)];
+            message(index, None, vec![LinkAttribute::LinkInfo(info)])
+        };
+        let vlan = |index, lower| message(index, Some(InfoKind::Vlan), vec![LinkAttribute::Link(lower)]);
+        let raw = [
+            // The bond 3 is a port of the bridge 4.
+            message(2, None, port_of(3)),
+            message(3, Some(InfoKind::Bond), port_of(4)),
+            switch(4, false),
+            vlan(5, 4),
+            // A bridge that tells VLANs apart needs no VLAN device.
+            message(10, None, port_of(11)),
+            switch(11, true),
+            message(12, None, port_of(13)),
+            switch(13, false),
+            // A VLAN on a macvlan, which stands on 20.
+            message(20, None, vec![]),
+            message(21, Some(InfoKind::MacVlan), vec![LinkAttribute::Link(20)]),
+            vlan(22, 21),
+            // There is no such ring.
+            message(30, None, port_of(31)),
+            message(31, None, port_of(30)),
+        ];
+        let links = facts(raw.iter().map(|bytes| RawLink::parse(bytes).unwrap()).collect());
+        let tagged: Vec<_> = links.iter().filter(|link| link.vlan_uppers).map(|link| link.ifindex).collect();
+        assert_eq!(tagged, [2, 3, 4, 10, 11, 20, 21]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod addresses;
 pub mod changes;
 mod ethtool;
+pub mod filters;
 pub mod links;
 pub mod namespace;
 mod netlink;

@@ -21,6 +21,15 @@ pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
 
 /// Runs `ip` with these arguments in the namespace of the calling thread.
 pub(crate) fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip, from iproute2");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    run("ip", arguments);
+}
+
+/// As [`ip`].
+pub(crate) fn tc(arguments: &str) {
+    run("tc", arguments);
+}
+
+fn run(command: &str, arguments: &str) {
+    let output = Command::new(command).args(arguments.split(' ')).output().expect("iproute2");
+    assert!(output.status.success(), "{command} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
+use aya::maps::MapData;
 use aya::programs::loaded_programs;
 use aya::programs::tc::{SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
@@ -87,4 +89,16 @@ pub fn tcx(namespace: &Namespace, interface: &str) -> Vec<String> {
 pub fn xdp(namespace: &Namespace, interface: &str) -> Option<u32> {
     let links = namespace.enter(shedder::net::links::list).unwrap().unwrap();
     links.into_iter().find(|link| link.name == interface).unwrap().xdp_attached
+}
+
+/// Has the kernel refuse whatever a process would write into a map from now on.
+#[expect(unsafe_code, reason = "the library has no such call")]
+pub fn freeze(map: &MapData) {
+    const BPF_MAP_FREEZE: libc::c_long = 22;
+    let mut descriptor = map.fd().as_fd().as_raw_fd();
+    // SAFETY: the call reads the descriptor, which is all that this command takes.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_MAP_FREEZE, &raw mut descriptor, size_of_val(&descriptor))
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }

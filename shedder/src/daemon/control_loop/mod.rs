@@ -292,11 +292,23 @@ impl ControlLoop {
             Ok(()) => {
                 self.warnings.remove("quotas");
             }
-            Err(error) => self.warn("quotas", format!("quotas cannot be written: {error:#}")),
+            Err(error) => self.keep_quotas(&rules, &error),
         }
         if self.datapath.uncounted().is_none() {
             self.recount();
         }
+    }
+
+    /// What could not be replaced stays in force.
+    fn keep_quotas(&mut self, rules: &Rules, error: &anyhow::Error) {
+        let kept = if self.written.is_none() {
+            "nothing is refused until they are".to_owned()
+        } else if let Err(error) = self.datapath.renew(rules) {
+            format!("nothing is refused once the lease has ended, which cannot be renewed: {error:#}")
+        } else {
+            "those before stay in force".to_owned()
+        };
+        self.warn("quotas", format!("quotas cannot be written: {error:#}; {kept}"));
     }
 
     /// No rate is no limit; a rate of 0 exempts nobody, which an interval longer than any uptime says.
