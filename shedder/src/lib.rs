@@ -15,6 +15,7 @@ pub mod explain;
 mod golden;
 pub mod kernel;
 pub mod levels;
+pub mod locks;
 pub mod log;
 pub mod metrics;
 pub mod net;
