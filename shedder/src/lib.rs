@@ -22,6 +22,7 @@ pub mod net;
 pub mod pinned_snapshot;
 pub mod quota;
 pub mod sensors;
+mod slots;
 pub mod snapshot;
 pub mod snapshot_reader;
 #[cfg(test)]

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::listener::ControlListener;
 use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal, Response, parse_request};
 use super::recordings::Recordings;
+use crate::slots::{Slot, Slots};
 use crate::snapshot_reader::SnapshotReader;
 
-/// Most connections at once; more wait in the listen backlog.
+/// Most connections at once.
 const MAX_CONNECTIONS: usize = 16;
 /// Pause after a failed `accept`: without descriptors each further try fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
@@ -100,19 +101,17 @@ pub(super) async fn serve_with(
 }
 
 async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: &Shared) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut slots = Slots::new(MAX_CONNECTIONS);
     loop {
-        // The semaphore is never closed; if it were, there would be no limit and still an answer.
-        let slot = Arc::clone(&slots).acquire_owned().await.ok();
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
+                let slot = slots.take().await;
                 let shared = shared.clone();
                 connections.spawn(async move {
-                    if let Err(error) = converse(stream, &shared).await {
+                    if let Err(error) = converse(stream, &shared, &slot).await {
                         tracing::debug!(%error, "a control client went away");
                     }
-                    drop(slot);
                 });
             }
             Err(error) => {
@@ -124,12 +123,21 @@ async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: 
 }
 
 /// One request, one response; or many, where it is a recording.
-async fn converse(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
+async fn converse(mut stream: UnixStream, shared: &Shared, slot: &Slot) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     let result = if uid == shared.terms.uid {
-        match timeout(shared.terms.transfer, read_request(&mut stream)).await {
-            Err(_) => Err(Refusal::failed("the request did not come in time")),
-            Ok(Ok(Some(line))) => match parse_request(&line) {
+        let request = tokio::select! {
+            // What has come is read before its client is called silent.
+            biased;
+            request = timeout(shared.terms.transfer, read_request(&mut stream)) => request.ok(),
+            () = slot.is_needed() => None,
+        };
+        if request.is_some() {
+            slot.has_asked();
+        }
+        match request {
+            None => Err(Refusal::failed("the request did not come in time")),
+            Some(Ok(Some(line))) => match parse_request(&line) {
                 Ok(Command::Record { seconds, bytes_max }) => {
                     let transfer = shared.terms.transfer;
                     return shared.recordings.serve(&mut stream, seconds, bytes_max, transfer).await;
@@ -138,8 +146,8 @@ async fn converse(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 Err(refusal) => Err(refusal),
             },
             // Somebody looked whether a daemon lives, and left.
-            Ok(Ok(None)) => return Ok(()),
-            Ok(Err(refusal)) => Err(refusal),
+            Some(Ok(None)) => return Ok(()),
+            Some(Err(refusal)) => Err(refusal),
         }
     } else {
         Err(Refusal::failed(format!("only root may use the control socket, not user {uid}")))

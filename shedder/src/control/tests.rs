@@ -157,6 +157,46 @@ async fn a_silent_client_is_cut_off() {
 }
 
 #[tokio::test]
+async fn silent_clients_keep_nobody_waiting() {
+    // They would stay for longer than the test takes.
+    let daemon = Daemon::start(Terms { transfer: LONG * 10, ..terms() });
+    let mut silent = Vec::new();
+    for n in 0..80 {
+        let mut stream = tokio::net::UnixStream::connect(&daemon.socket).await.unwrap();
+        if n % 2 == 0 {
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"{\"version\":1").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    let calls = async {
+        daemon.call(Command::Status).await.unwrap();
+        daemon.call(Command::Mode { mode: Mode::Off }).await.unwrap();
+    };
+    tokio::time::timeout(LONG / 2, calls).await.expect("silent clients keep it waiting");
+    // The oldest made room and heard why.
+    let mut answer = String::new();
+    let oldest = silent.first_mut().unwrap();
+    tokio::io::AsyncReadExt::read_to_string(oldest, &mut answer).await.unwrap();
+    assert!(answer.contains("did not come in time"), "{answer}");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_the_loop_is_answered_however_many_come_after() {
+    let (commands, mut asked) = mpsc::channel(1);
+    let daemon = Daemon::start_with(terms(), commands);
+    let socket = daemon.socket.clone();
+    let confirm = spawn_blocking(move || call(&socket, Command::Confirm));
+    let message = asked.recv().await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(tokio::net::UnixStream::connect(&daemon.socket).await.unwrap());
+    }
+    daemon.call(Command::Status).await.unwrap();
+    message.reply.send(Ok(Payload::Message("done".to_owned()))).unwrap();
+    assert_eq!(confirm.await.unwrap().unwrap(), Payload::Message("done".to_owned()));
+}
+
+#[tokio::test]
 async fn a_loop_that_does_not_answer_is_reported() {
     let (commands, mut asked) = mpsc::channel(4);
     let daemon = Daemon::start_with(Terms { answer: Duration::from_millis(50), ..terms() }, commands);
