@@ -9,9 +9,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::listener::ControlListener;
+use super::listener::{ControlListener, SocketFile};
 use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal, Response, parse_request};
 use super::recordings::Recordings;
 use crate::slots::{Slot, Slots};
@@ -19,6 +19,8 @@ use crate::snapshot_reader::SnapshotReader;
 
 /// Most connections at once.
 const MAX_CONNECTIONS: usize = 16;
+/// How often the server looks whether the socket still has its name.
+const LOOK: Duration = Duration::from_secs(1);
 /// Pause after a failed `accept`: without descriptors each further try fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 /// Time for the answers that are due when the server stops.
@@ -56,7 +58,8 @@ struct Shared {
     terms: Terms,
 }
 
-/// Serves the control socket until `stop`, then sends the answers that are due and removes the socket's file.
+/// Serves the control socket until `stop`, then sends the answers that are due and removes the socket's file. A socket
+/// whose file somebody removed is made anew.
 /// Dropped before that, it closes every connection at once.
 ///
 /// The control loop drains `commands`; it does not have to answer within its tick.
@@ -82,16 +85,15 @@ pub(super) async fn serve_with(
     terms: Terms,
 ) -> io::Result<()> {
     let (listener, file) = listener.into_parts();
-    let listener = UnixListener::from_std(listener)?;
+    let mut socket = Socket { listener: UnixListener::from_std(listener)?, file, trouble: String::new() };
     let shared = Shared { snapshot: snapshot.into(), commands, recordings, terms };
     let mut connections = JoinSet::new();
     tokio::select! {
         () = stop => {}
-        () = accept(&listener, &mut connections, &shared) => {}
+        () = accept(&mut socket, &mut connections, &shared) => {}
     }
     // A daemon that starts now finds the name free; who is connected still gets an answer.
-    drop(file);
-    drop(listener);
+    drop(socket);
     shared.recordings.end();
     let farewell = async { while connections.join_next().await.is_some() {} };
     if timeout(FAREWELL, farewell).await.is_err() {
@@ -100,11 +102,60 @@ pub(super) async fn serve_with(
     Ok(())
 }
 
-async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: &Shared) {
+/// The socket and its name.
+struct Socket {
+    // Dropped before the listener: a daemon that starts then finds the name free.
+    file: SocketFile,
+    listener: UnixListener,
+    /// What was said of the name last.
+    trouble: String,
+}
+
+impl Socket {
+    /// Takes the name again where it is lost, as when somebody removed the directory. What goes wrong is logged when it
+    /// begins, and tried again at the next look.
+    fn keep_name(&mut self) {
+        if self.file.is_in_place() {
+            self.trouble.clear();
+            return;
+        }
+        let path = self.file.path().to_owned();
+        match self.bind_again() {
+            Ok(()) => {
+                tracing::warn!("The control socket {} was gone and is made again.", path.display());
+                self.trouble.clear();
+            }
+            Err(trouble) if trouble != self.trouble => {
+                tracing::warn!("The control socket {} is gone: {trouble}.", path.display());
+                self.trouble = trouble;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn bind_again(&mut self) -> Result<(), String> {
+        let (listener, file) = self.file.bind_again().map_err(|error| error.to_string())?;
+        // While the old socket lives, no file can be taken for its own.
+        self.file = file;
+        self.listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+}
+
+async fn accept(socket: &mut Socket, connections: &mut JoinSet<()>, shared: &Shared) {
     let mut slots = Slots::new(MAX_CONNECTIONS);
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted,
+            _ = looks.tick() => {
+                socket.keep_name();
+                continue;
+            }
+        };
+        match accepted {
             Ok((stream, _)) => {
                 let slot = slots.take().await;
                 let shared = shared.clone();

@@ -196,6 +196,52 @@ async fn whoever_waits_for_the_loop_is_answered_however_many_come_after() {
     assert_eq!(confirm.await.unwrap().unwrap(), Payload::Message("done".to_owned()));
 }
 
+/// Calls until the daemon is reached again.
+async fn is_reached_again(daemon: &Daemon) {
+    let reached = async {
+        while let Err(error) = daemon.call(Command::Status).await {
+            assert!(matches!(error, CallError::NoDaemon { .. }), "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, reached).await.expect("the socket does not come back");
+}
+
+#[tokio::test]
+async fn a_socket_whose_file_is_lost_comes_back() {
+    let daemon = Daemon::start(terms());
+    let directory = daemon.socket.parent().unwrap();
+    // With its directory, alone, and with a directory that somebody made again.
+    fs::remove_dir_all(directory).unwrap();
+    is_reached_again(&daemon).await;
+    assert_eq!(fs::metadata(&daemon.socket).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::remove_file(&daemon.socket).unwrap();
+    is_reached_again(&daemon).await;
+    fs::remove_dir_all(directory).unwrap();
+    fs::create_dir(directory).unwrap();
+    is_reached_again(&daemon).await;
+    // No other daemon gets the directory.
+    let other = ControlListener::bind(&directory.join("other.sock")).unwrap_err();
+    assert!(matches!(other, SocketError::Shared { .. }), "{other}");
+    daemon.stop.notify_one();
+    daemon.task.await.unwrap().unwrap();
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_name_that_another_daemon_has_taken_is_left_to_it() {
+    let daemon = Daemon::start(terms());
+    let directory = daemon.socket.parent().unwrap();
+    fs::remove_dir_all(directory).unwrap();
+    let other = ControlListener::bind(&daemon.socket).unwrap();
+    let inode = fs::metadata(&daemon.socket).unwrap().ino();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(fs::metadata(&daemon.socket).unwrap().ino(), inode);
+    // It comes back once the other one is gone.
+    drop(other);
+    is_reached_again(&daemon).await;
+}
+
 #[tokio::test]
 async fn a_loop_that_does_not_answer_is_reported() {
     let (commands, mut asked) = mpsc::channel(4);
