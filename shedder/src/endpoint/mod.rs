@@ -1,8 +1,8 @@
 //! The HTTP endpoint: what monitoring, load balancers and people with a browser ask.
 //!
 //! A client may be slow, silent or hostile: each connection serves one request within [`CONNECTION_TIMEOUT`], there
-//! are never more than [`MAX_CONNECTIONS`] of them, of which the one that has been silent for longest makes room for the
-//! next, and never more than [`MAX_BODIES`] long answers in memory.
+//! are never more than [`MAX_CONNECTIONS`] of them, of which the one that has been silent for longest makes room for
+//! the next, and never more than [`MAX_BODIES`] long answers in memory.
 
 mod admission;
 mod bind;
