@@ -15,12 +15,14 @@ pub mod explain;
 mod golden;
 pub mod kernel;
 pub mod levels;
+pub mod locks;
 pub mod log;
 pub mod metrics;
 pub mod net;
 pub mod pinned_snapshot;
 pub mod quota;
 pub mod sensors;
+mod slots;
 pub mod snapshot;
 pub mod snapshot_reader;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use shedder::config::model::Config;
 use shedder::daemon::{self, Options, clock};
 use shedder::datapath::{self, Pinned};
 use shedder::kernel::doctor::{self, Wants};
+use shedder::locks;
 use shedder::net::links;
 use shedder::snapshot::Snapshot;
 use shedder::trace::{self, Replay};
@@ -85,7 +86,10 @@ impl Parts for Program {
         }
         let interfaces: Vec<String> =
             links::list().map_err(Failure::failed)?.into_iter().map(|link| link.name).collect();
-        let removed = datapath::unload(bpffs, &interfaces).map_err(|error| failed(&error))?;
+        let removed = datapath::unload(bpffs, &interfaces).map_err(|error| match locks::holder(bpffs) {
+            Some(pid) => Failure::failed(format!("{error:#} (process {pid} holds it)")),
+            None => failed(&error),
+        })?;
         Ok(match removed.pins.len() {
             0 if !removed.in_bpffs => format!(
                 "no bpffs is mounted where {} would be, so nothing is pinned there; where shedder runs in another mount \

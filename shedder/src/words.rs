@@ -1,4 +1,9 @@
-//! Numbers as people read them, the same wherever they are shown.
+//! Numbers and names as people read them, the same wherever they are shown.
+
+use std::fmt::Write as _;
+
+/// Most characters of a number that is written out.
+const WIDEST: usize = 20;
 
 /// At most two decimals, none where they are zero: `5000`, `12.5`, `0.25`.
 #[must_use]
@@ -8,6 +13,11 @@ pub fn number(value: f64) -> String {
 
 fn decimals(value: f64, most: usize) -> String {
     let text = format!("{value:.most$}");
+    if text.len() > WIDEST {
+        let text = format!("{value:.3e}");
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{exponent}", mantissa.trim_end_matches('0').trim_end_matches('.'));
+    }
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     // What rounds to nothing has no sign.
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
@@ -62,7 +72,8 @@ pub fn reading(value: f64, unit: &str) -> String {
 /// A threshold as it is configured, with its unit.
 #[must_use]
 pub fn threshold(value: f64, unit: &str) -> String {
-    with_unit(&value.to_string(), unit)
+    let text = value.to_string();
+    with_unit(&if text.len() > WIDEST { format!("{value:e}") } else { text }, unit)
 }
 
 fn with_unit(number: &str, unit: &str) -> String {
@@ -71,6 +82,21 @@ fn with_unit(number: &str, unit: &str) -> String {
         "per_second" => format!("{number}/s"),
         _ => number.to_owned(),
     }
+}
+
+/// The text without control characters: a cgroup's or interface's name must not steer a terminal.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            // Writing to a string does not fail.
+            write!(clean, "{}", c.escape_default()).unwrap_or_default();
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
 }
 
 #[cfg(test)]
@@ -87,6 +113,8 @@ mod tests {
             (-0.001, "0"),
             (100.0, "100"),
             (1e15, "1000000000000000"),
+            (1e308, "1e308"),
+            (-1.234_56e300, "-1.235e300"),
         ] {
             assert_eq!(number(value), expected);
         }
@@ -123,6 +151,10 @@ mod tests {
             (0.05, "", "0.05"),
             (-2.345_67, "", "-2.346"),
             (123_456.7, "", "123457"),
+            (1e308, "", "1e308"),
+            (f64::MAX, "percent", "1.798e308%"),
+            (1e308, "ratio", "1e308"),
+            (1e-308, "", "0"),
         ] {
             assert_eq!(reading(value, unit), expected);
         }
@@ -134,5 +166,7 @@ mod tests {
         assert_eq!(threshold(10.0, "percent"), "10%");
         assert_eq!(threshold(0.05, ""), "0.05");
         assert_eq!(threshold(1.0, "per_second"), "1/s");
+        assert_eq!(threshold(1e308, ""), "1e308");
+        assert_eq!(threshold(f64::MIN_POSITIVE, "percent"), "2.2250738585072014e-308%");
     }
 }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
+use support::run::shedder;
 use support::{Daemon, Net, Setup, eventually};
 
 const ENDPOINT: ([u8; 4], u16) = ([127, 0, 0, 1], 9464);
@@ -141,6 +142,26 @@ fn the_level_file_goes_with_the_daemon() {
     let output = daemon.verb(&["explain"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no daemon answers"), "{output:?}");
+}
+
+#[test]
+fn a_lost_directory_comes_back_with_socket_and_level_file() {
+    let net = Net::new();
+    let run = tempfile::tempdir().unwrap();
+    let directory = run.path().join("shedder");
+    let socket = directory.join("control.sock");
+    let config = format!(
+        "version = 1\nmode = \"observe\"\n[attach]\ninterfaces = [\"lo\"]\n[metrics]\nlisten = \"off\"\n\
+         [daemon]\nbpffs = \"{{bpffs}}\"\nsocket = \"{}\"\n[[port]]\nport = 8080\n",
+        socket.display()
+    );
+    let daemon = Daemon::launch_with(&net.server, &config);
+    let answers = || shedder(&["mode", "observe", "--socket", socket.to_str().unwrap()]).code == Some(0);
+    eventually("the daemon answers", answers);
+    fs::remove_dir_all(&directory).unwrap();
+    eventually("it answers again", answers);
+    eventually("the level is there again", || directory.join("level").exists());
+    assert!(daemon.log().contains("was gone and is made again"), "{}", daemon.log());
 }
 
 #[test]

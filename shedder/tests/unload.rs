@@ -100,6 +100,7 @@ fn unload_refuses_to_pull_the_pins_from_under_a_daemon_that_it_does_not_reach() 
     let told = shedder(&["unload", "--config", file.to_str().unwrap(), "--socket", "/nonexistent.sock"]);
     assert_eq!(told.code, Some(1), "{told:?}");
     assert!(told.stderr.contains("another shedder uses"), "{told:?}");
+    assert!(told.stderr.contains(&format!("(process {} holds it)", daemon.pid())), "{told:?}");
     assert!(daemon.pins().join("CONTROL").exists());
     assert_eq!(daemon.status()["mode"], "enforce");
 }

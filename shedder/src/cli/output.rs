@@ -1,10 +1,10 @@
 //! Writing for people.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use super::Failure;
 use crate::control::protocol::Payload;
+pub(super) use crate::words::clean;
 
 /// Whether the output may hold terminal codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,20 +35,6 @@ impl Style {
 /// Says something on standard error. Where that is closed or full there is nobody to tell.
 pub fn tell(text: &str) {
     let _unheard = io::stderr().write_all(text.as_bytes());
-}
-
-/// The text without control characters: a cgroup's or interface's name must not steer a terminal.
-pub(super) fn clean(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            // Writing to a string does not fail.
-            write!(clean, "{}", c.escape_default()).unwrap_or_default();
-        } else {
-            clean.push(c);
-        }
-    }
-    clean
 }
 
 /// Writes a text that may have several lines of its own, each clean.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Failure;
-use super::output::write_text;
+use super::output::{clean, tell, write_text};
 use crate::trace::Replay;
 
 /// Arguments of `shedder simulate`.
@@ -39,6 +39,9 @@ pub fn simulate(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let replay = replay(&args.config, &args.trace)?;
+    if let Some(warning) = replay.warning() {
+        tell(&format!("shedder: {}: {warning}\n", clean(&args.trace.display().to_string())));
+    }
     if args.json {
         let lines = replay.simulation.json_lines().map_err(Failure::failed)?;
         out.write_all(lines.as_bytes())?;

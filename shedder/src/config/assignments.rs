@@ -1,12 +1,27 @@
 //! The `key=value` assignments of `shedder set port`.
 
+use std::collections::BTreeSet;
+
 use super::limits;
 use super::model::PortPolicy;
-use super::suggest::unknown;
+use super::suggest::{show as show_text, unknown};
 use super::units::{self, UNLIMITED};
 
 /// The keys that may be set while the daemon runs.
 pub const KEYS: [&str; 7] = ["rate", "burst", "connections", "queue_depth", "queue_wait", "action", "class"];
+
+/// Refuses what sets a limit twice.
+///
+/// # Errors
+///
+/// A sentence that names the limit.
+pub fn check_distinct<V>(assignments: &[(String, V)]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    match assignments.iter().find(|(key, _)| !seen.insert(key)) {
+        Some((key, _)) => Err(format!("`{}` is set twice: keep one", show_text(key))),
+        None => Ok(()),
+    }
+}
 
 /// Sets one limit of a policy, with the units of the configuration file. On error the policy is as it was.
 ///

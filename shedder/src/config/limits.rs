@@ -19,6 +19,13 @@ pub(super) fn port(number: i64) -> Result<u16, String> {
         .ok_or_else(|| format!("{number} is no port: choose 1 to 65535"))
 }
 
+/// Whether a text is a number in digits alone, without leading zeros: what else a parser takes for a number, such as
+/// `+8080` and `08080`, is not how anybody spells a port.
+pub(crate) fn is_plain_number(text: &str) -> bool {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits && (text.len() == 1 || !text.starts_with('0'))
+}
+
 pub(super) fn class(word: &str) -> Result<Class, String> {
     choose("class", word, &Class::ALL.map(|class| (class.name(), class)))
 }

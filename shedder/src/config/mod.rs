@@ -9,7 +9,7 @@ pub mod cidr;
 mod defaults;
 mod effective;
 mod error;
-mod limits;
+pub(crate) mod limits;
 pub mod model;
 pub mod range;
 pub(crate) mod scope;

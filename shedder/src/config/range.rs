@@ -38,7 +38,11 @@ impl PortRange {
     /// A sentence that says what is wrong and what to write instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (Ok(first), Ok(last)) = (first.trim().parse(), last.trim().parse()) else {
+        let number = |text: &str| {
+            let text = text.trim();
+            text.parse().ok().filter(|_| limits::is_plain_number(text))
+        };
+        let (Some(first), Some(last)) = (number(first), number(last)) else {
             return Err(format!("`{}` is no range of ports: write one such as \"8000-8099\"", show(text)));
         };
         let range = Self { first: limits::port(first)?, last: limits::port(last)? };
@@ -91,6 +95,15 @@ pub fn list(ranges: impl IntoIterator<Item = (u16, u16)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_digits_alone() {
+        assert_eq!(PortRange::parse("8000 - 8099"), Ok(PortRange { first: 8000, last: 8099 }));
+        for wrong in ["08080", "+8080", "8000-08099", "+8000-8099", "00", "8080/tcp", ""] {
+            let why = PortRange::parse(wrong).unwrap_err();
+            assert!(why.contains("is no range of ports"), "{wrong}: {why}");
+        }
+    }
 
     #[test]
     fn lists_are_short() {

@@ -24,9 +24,8 @@ pub(crate) fn read(text: &str) -> Result<FileScope, String> {
 }
 
 fn port(text: &str) -> Result<u16, String> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse::<i64>() {
-        Ok(number) if digits => limits::port(number),
+        Ok(number) if limits::is_plain_number(text) => limits::port(number),
         _ => Err(format!("`{}` is no port: write one such as \"port:8080\"", show(text))),
     }
 }

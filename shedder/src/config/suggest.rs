@@ -13,6 +13,8 @@ pub fn did_you_mean<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) ->
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&word, &fold(name)), name))
+        // A word of which nothing is left was not meant.
+        .filter(|(distance, name)| *distance < name.len().max(word.len()))
         .filter(|(distance, name)| *distance <= (name.len().max(word.len()) / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
@@ -77,6 +79,8 @@ mod tests {
         assert_eq!(did_you_mean("Queue-Wait", known), Some("queue_wait"));
         assert_eq!(did_you_mean("rat", known), Some("rate"));
         assert_eq!(did_you_mean("colour", known), None);
+        assert_eq!(did_you_mean("k", ["h", "m", "s"]), None);
+        assert_eq!(did_you_mean("S", ["h", "m", "s"]), Some("s"));
         assert_eq!(did_you_mean(&"rate".repeat(100), known), None);
     }
 

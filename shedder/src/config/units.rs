@@ -41,8 +41,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let Some(decimal) = Decimal::read(number) else {
         return Err(format!("`{shown}` is no duration: write a number and a unit, such as \"100ms\""));
     };
-    if unit.is_empty() {
-        return Err(format!("`{shown}` has no unit: write \"{number}ms\" or \"{number}s\""));
+    if unit.trim().is_empty() {
+        return Err(duration_lacks_unit(&shown, number));
     }
     let unit_us = choose("unit", unit, &DURATION_UNITS)
         .map_err(|why| format!("{why} (in `{shown}`; h, m, s, ms and us are durations)"))?;
@@ -52,6 +52,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     match u64::try_from(micros) {
         Ok(micros) if micros <= LONGEST_US => Ok(Duration::from_micros(micros)),
         _ => Err(format!("`{shown}` is longer than a year: choose \"8760h\" at most")),
+    }
+}
+
+/// What to write instead of a number without unit; only what would be taken is proposed.
+pub(super) fn duration_lacks_unit(shown: &str, number: &str) -> String {
+    let meant = ["ms", "s"].map(|unit| format!("{number}{unit}"));
+    let taken: Vec<String> =
+        meant.iter().filter(|meant| duration(meant).is_ok()).map(|meant| format!("\"{meant}\"")).collect();
+    match taken.as_slice() {
+        [] => format!("`{shown}` has no unit: write a number and a unit, such as \"100ms\""),
+        taken => format!("`{shown}` has no unit: write {}", taken.join(" or ")),
     }
 }
 
@@ -81,24 +92,13 @@ pub fn rate(text: &str) -> Result<RateLimit, String> {
         _ => {}
     }
     let (number, rest) = split_number(text);
-    if Decimal::read(number).is_none() {
-        return Err(match super::suggest::did_you_mean(text, [LEARNED, UNLIMITED]) {
-            Some(near) => format!("`{shown}` is no rate, did you mean `{near}`?"),
-            None => {
-                format!("`{shown}` is no rate: write \"5000/s\", \"300/min\", \"learned\" or \"unlimited\"")
-            }
-        });
-    }
-    if rest.is_empty() {
-        return Err(format!("`{shown}` has no unit: write \"{number}/s\""));
-    }
-    let Some(unit) = rest.strip_prefix('/') else {
-        return Err(format!("`{shown}` is no rate: write \"{number}/s\""));
+    let Some(unit) = rest.strip_prefix('/').filter(|_| Decimal::read(number).is_some()) else {
+        return Err(no_rate(text));
     };
     let seconds = choose("unit", unit, &RATE_UNITS)
         .map_err(|why| format!("{why} (in `{shown}`; /s, /min and /h are rates)"))?;
     let Ok(count) = number.parse::<f64>() else {
-        return Err(format!("`{shown}` is no rate: write \"5000/s\""));
+        return Err(no_rate(text));
     };
     let per_second = count / seconds;
     if per_second > HIGHEST_PER_SECOND {
@@ -107,6 +107,48 @@ pub fn rate(text: &str) -> Result<RateLimit, String> {
         Err(format!("`{shown}` is less than one an hour: write \"1/h\", or \"0/s\" to admit none"))
     } else {
         Ok(RateLimit::PerSecond(per_second))
+    }
+}
+
+/// What to write instead of a number without unit; only what would be taken is proposed.
+pub(super) fn rate_lacks_unit(number: &str) -> Option<String> {
+    let meant = taken_rate(number, "s")?;
+    Some(format!("`{}` has no unit: write \"{meant}\"", show(number)))
+}
+
+/// A number and a unit as a rate, where [`rate`] takes it.
+fn taken_rate(number: &str, unit: &str) -> Option<String> {
+    Decimal::read(number)?;
+    let meant = format!("{number}/{unit}");
+    rate(&meant).is_ok().then_some(meant)
+}
+
+/// Why a text is no rate. A number is proposed only where the text is that number and perhaps a unit: of `1,000/s` and
+/// `5k/s` the beginning is another limit.
+fn no_rate(text: &str) -> String {
+    let shown = show(text);
+    let (number, rest) = split_number(text);
+    let unit = rest.trim();
+    if unit.is_empty()
+        && let Some(lacks_unit) = rate_lacks_unit(number)
+    {
+        return lacks_unit;
+    }
+    let unit = unit.strip_prefix('/').unwrap_or(unit).trim_start();
+    let unit = match unit {
+        "s" | "ms" => Some("s"),
+        "min" | "m" => Some("min"),
+        "h" => Some("h"),
+        _ => None,
+    };
+    if let Some(meant) = unit.and_then(|unit| taken_rate(number, unit)) {
+        return format!("`{shown}` is no rate: write \"{meant}\"");
+    }
+    match super::suggest::did_you_mean(text, [LEARNED, UNLIMITED]) {
+        Some(near) => format!("`{shown}` is no rate, did you mean `{near}`?"),
+        None => {
+            format!("`{shown}` is no rate: write \"5000/s\", \"300/min\", \"learned\" or \"unlimited\"")
+        }
     }
 }
 
@@ -187,6 +229,11 @@ mod tests {
             ("1..2s", "is no duration"),
             ("1e3s", "unknown unit `e3s`"),
             ("100", "has no unit: write \"100ms\" or \"100s\""),
+            ("100 ", "has no unit: write \"100ms\" or \"100s\""),
+            ("40000000", "has no unit: write \"40000000ms\""),
+            ("40000000000000", "has no unit: write a number and a unit, such as \"100ms\""),
+            ("1,000ms", "unknown unit `,000ms`: choose h, m, s, ms or us"),
+            ("5k", "unknown unit `k`: choose"),
             ("5sec", "unknown unit `sec`"),
             ("5 s", "unknown unit ` s`, did you mean `s`?"),
             ("5S", "unknown unit `S`, did you mean `s`?"),
@@ -222,6 +269,17 @@ mod tests {
             ("", "is no rate"),
             ("-5/s", "is no rate"),
             ("5ms", "is no rate: write \"5/s\""),
+            ("5s", "is no rate: write \"5/s\""),
+            ("5m", "is no rate: write \"5/min\""),
+            ("5 / min", "is no rate: write \"5/min\""),
+            ("5000 ", "has no unit: write \"5000/s\""),
+            ("1,000/s", "is no rate: write \"5000/s\", \"300/min\""),
+            ("1_000/s", "is no rate: write \"5000/s\", \"300/min\""),
+            ("1 000/s", "is no rate: write \"5000/s\", \"300/min\""),
+            ("1e3/s", "is no rate: write \"5000/s\", \"300/min\""),
+            ("5k/s", "is no rate: write \"5000/s\", \"300/min\""),
+            ("9000000000", "is no rate: write \"5000/s\", \"300/min\""),
+            ("300/m", "unknown unit `m`: choose s, min or h"),
             ("5/", "unknown unit ``"),
             ("5/sec", "unknown unit `sec`"),
             ("5/mn", "unknown unit `mn`, did you mean `min`?"),

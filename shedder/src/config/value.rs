@@ -56,21 +56,24 @@ pub(super) fn ratio(value: &DeValue<'_>) -> Read<f64> {
 
 pub(super) fn duration(value: &DeValue<'_>) -> Read<Duration> {
     match value {
-        DeValue::Integer(number) => {
-            let number = number.as_str();
-            Err(format!("`{number}` has no unit: write \"{number}ms\" or \"{number}s\""))
+        DeValue::Integer(integer) => {
+            let number = whole(integer)?.to_string();
+            Err(units::duration_lacks_unit(&number, &number))
         }
         _ => units::duration(text(value, "100ms")?),
     }
 }
 
 pub(super) fn rate(value: &DeValue<'_>) -> Read<RateLimit> {
-    let number = match value {
-        DeValue::Integer(number) => number.as_str(),
-        DeValue::Float(number) => number.as_str(),
-        _ => return units::rate(text(value, "5000/s")?),
+    let lacks_unit = match value {
+        DeValue::Integer(integer) => units::rate_lacks_unit(&whole(integer)?.to_string()),
+        DeValue::Float(number) => units::rate_lacks_unit(number.as_str()),
+        _ => None,
     };
-    Err(format!("`{number}` has no unit: write \"{number}/s\""))
+    match lacks_unit {
+        Some(lacks_unit) => Err(lacks_unit),
+        None => units::rate(text(value, "5000/s")?),
+    }
 }
 
 /// A number from 1 to 65535.

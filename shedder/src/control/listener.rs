@@ -81,25 +81,21 @@ impl ControlListener {
     /// # Errors
     /// [`SocketError`], a sentence that says what to do. Nothing of a live daemon has been touched then.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        Self::bind_holding(path, None)
+    }
+
+    /// As [`ControlListener::bind`], where the directory is already locked by `held`.
+    fn bind_holding(path: &Path, held: Option<File>) -> Result<Self, SocketError> {
         let failed = |doing, path: &Path| {
             let path = path.to_owned();
             move |source: io::Error| SocketError::Io { doing, path, source }
         };
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+        let directory = directory_of(path);
         let made = MadeDirectories::make(directory).map_err(failed("create the directory", directory))?;
-        // Between the look at the old socket and its replacement nobody else may do the same, and later nobody else may
-        // have the level file.
-        let lock = File::open(directory).map_err(failed("open the directory", directory))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                refuse_live(path)?;
-                return Err(SocketError::Shared { directory: directory.to_owned() });
-            }
-            locked => locked.map_err(|errno| failed("lock the directory", directory)(errno.into()))?,
-        }
+        let lock = match held {
+            Some(lock) => lock,
+            None => lock_directory(path, directory)?,
+        };
         refuse_live(path)?;
         // Nobody can connect before `listen`, and by then the mode is right.
         let unfinished = unfinished_name(path);
@@ -132,6 +128,31 @@ impl ControlListener {
         let Self { listener, file, made } = self;
         made.keep();
         (listener, file)
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Between the look at the old socket and its replacement nobody else may do the same, and later nobody else may have
+/// the level file.
+fn lock_directory(path: &Path, directory: &Path) -> Result<File, SocketError> {
+    let failed = |doing| {
+        let path = directory.to_owned();
+        move |source: io::Error| SocketError::Io { doing, path, source }
+    };
+    let lock = File::open(directory).map_err(failed("open the directory"))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => {
+            refuse_live(path)?;
+            Err(SocketError::Shared { directory: directory.to_owned() })
+        }
+        Err(errno) => Err(failed("lock the directory")(errno.into())),
     }
 }
 
@@ -171,22 +192,48 @@ pub(super) struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
-    /// Locked: the directory.
-    _directory: File,
+    /// Locked.
+    directory: File,
 }
 
 impl SocketFile {
     fn of(path: &Path, directory: File) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
-        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino(), _directory: directory })
+        Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino(), directory })
+    }
+
+    /// The name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the name is still this socket's.
+    pub(super) fn is_in_place(&self) -> bool {
+        fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| found.dev() == self.device && found.ino() == self.inode)
+    }
+
+    /// Another socket under the name, which is lost.
+    ///
+    /// # Errors
+    /// As for [`ControlListener::bind`].
+    pub(super) fn bind_again(&self) -> Result<(UnixListener, Self), SocketError> {
+        let bound = ControlListener::bind_holding(&self.path, self.held_directory())?;
+        Ok(bound.into_parts())
+    }
+
+    /// The lock, where the directory is still the one that is locked.
+    fn held_directory(&self) -> Option<File> {
+        let (found, held) = (fs::metadata(directory_of(&self.path)).ok()?, self.directory.metadata().ok()?);
+        (found.dev() == held.dev() && found.ino() == held.ino()).then(|| self.directory.try_clone().ok())?
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| found.dev() == self.device && found.ino() == self.inode);
-        if ours && let Err(error) = fs::remove_file(&self.path) {
+        if self.is_in_place()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %error, "the control socket's file stays behind");
         }
     }

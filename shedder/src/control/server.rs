@@ -7,17 +7,20 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::listener::ControlListener;
+use super::listener::{ControlListener, SocketFile};
 use super::protocol::{Command, MAX_REQUEST_BYTES, Payload, Refusal, Response, parse_request};
 use super::recordings::Recordings;
+use crate::slots::{Slot, Slots};
 use crate::snapshot_reader::SnapshotReader;
 
-/// Most connections at once; more wait in the listen backlog.
+/// Most connections at once.
 const MAX_CONNECTIONS: usize = 16;
+/// How often the server looks whether the socket still has its name.
+const LOOK: Duration = Duration::from_secs(1);
 /// Pause after a failed `accept`: without descriptors each further try fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 /// Time for the answers that are due when the server stops.
@@ -55,7 +58,8 @@ struct Shared {
     terms: Terms,
 }
 
-/// Serves the control socket until `stop`, then sends the answers that are due and removes the socket's file.
+/// Serves the control socket until `stop`, then sends the answers that are due and removes the socket's file. A socket
+/// whose file somebody removed is made anew.
 /// Dropped before that, it closes every connection at once.
 ///
 /// The control loop drains `commands`; it does not have to answer within its tick.
@@ -81,16 +85,15 @@ pub(super) async fn serve_with(
     terms: Terms,
 ) -> io::Result<()> {
     let (listener, file) = listener.into_parts();
-    let listener = UnixListener::from_std(listener)?;
+    let mut socket = Socket { listener: UnixListener::from_std(listener)?, file, trouble: String::new() };
     let shared = Shared { snapshot: snapshot.into(), commands, recordings, terms };
     let mut connections = JoinSet::new();
     tokio::select! {
         () = stop => {}
-        () = accept(&listener, &mut connections, &shared) => {}
+        () = accept(&mut socket, &mut connections, &shared) => {}
     }
     // A daemon that starts now finds the name free; who is connected still gets an answer.
-    drop(file);
-    drop(listener);
+    drop(socket);
     shared.recordings.end();
     let farewell = async { while connections.join_next().await.is_some() {} };
     if timeout(FAREWELL, farewell).await.is_err() {
@@ -99,20 +102,67 @@ pub(super) async fn serve_with(
     Ok(())
 }
 
-async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: &Shared) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// The socket and its name.
+struct Socket {
+    // Dropped before the listener: a daemon that starts then finds the name free.
+    file: SocketFile,
+    listener: UnixListener,
+    /// What was said of the name last.
+    trouble: String,
+}
+
+impl Socket {
+    /// Takes the name again where it is lost, as when somebody removed the directory. What goes wrong is logged when it
+    /// begins, and tried again at the next look.
+    fn keep_name(&mut self) {
+        if self.file.is_in_place() {
+            self.trouble.clear();
+            return;
+        }
+        let path = self.file.path().to_owned();
+        match self.bind_again() {
+            Ok(()) => {
+                tracing::warn!("The control socket {} was gone and is made again.", path.display());
+                self.trouble.clear();
+            }
+            Err(trouble) if trouble != self.trouble => {
+                tracing::warn!("The control socket {} is gone: {trouble}.", path.display());
+                self.trouble = trouble;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn bind_again(&mut self) -> Result<(), String> {
+        let (listener, file) = self.file.bind_again().map_err(|error| error.to_string())?;
+        // While the old socket lives, no file can be taken for its own.
+        self.file = file;
+        self.listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+}
+
+async fn accept(socket: &mut Socket, connections: &mut JoinSet<()>, shared: &Shared) {
+    let mut slots = Slots::new(MAX_CONNECTIONS);
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // The semaphore is never closed; if it were, there would be no limit and still an answer.
-        let slot = Arc::clone(&slots).acquire_owned().await.ok();
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted,
+            _ = looks.tick() => {
+                socket.keep_name();
+                continue;
+            }
+        };
+        match accepted {
             Ok((stream, _)) => {
+                let slot = slots.take().await;
                 let shared = shared.clone();
                 connections.spawn(async move {
-                    if let Err(error) = converse(stream, &shared).await {
+                    if let Err(error) = converse(stream, &shared, &slot).await {
                         tracing::debug!(%error, "a control client went away");
                     }
-                    drop(slot);
                 });
             }
             Err(error) => {
@@ -124,12 +174,21 @@ async fn accept(listener: &UnixListener, connections: &mut JoinSet<()>, shared: 
 }
 
 /// One request, one response; or many, where it is a recording.
-async fn converse(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
+async fn converse(mut stream: UnixStream, shared: &Shared, slot: &Slot) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     let result = if uid == shared.terms.uid {
-        match timeout(shared.terms.transfer, read_request(&mut stream)).await {
-            Err(_) => Err(Refusal::failed("the request did not come in time")),
-            Ok(Ok(Some(line))) => match parse_request(&line) {
+        let request = tokio::select! {
+            // What has come is read before its client is called silent.
+            biased;
+            request = timeout(shared.terms.transfer, read_request(&mut stream)) => request.ok(),
+            () = slot.is_needed() => None,
+        };
+        if request.is_some() {
+            slot.has_asked();
+        }
+        match request {
+            None => Err(Refusal::failed("the request did not come in time")),
+            Some(Ok(Some(line))) => match parse_request(&line) {
                 Ok(Command::Record { seconds, bytes_max }) => {
                     let transfer = shared.terms.transfer;
                     return shared.recordings.serve(&mut stream, seconds, bytes_max, transfer).await;
@@ -138,8 +197,8 @@ async fn converse(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 Err(refusal) => Err(refusal),
             },
             // Somebody looked whether a daemon lives, and left.
-            Ok(Ok(None)) => return Ok(()),
-            Ok(Err(refusal)) => Err(refusal),
+            Some(Ok(None)) => return Ok(()),
+            Some(Err(refusal)) => Err(refusal),
         }
     } else {
         Err(Refusal::failed(format!("only root may use the control socket, not user {uid}")))

@@ -157,6 +157,92 @@ async fn a_silent_client_is_cut_off() {
 }
 
 #[tokio::test]
+async fn silent_clients_keep_nobody_waiting() {
+    // They would stay for longer than the test takes.
+    let daemon = Daemon::start(Terms { transfer: LONG * 10, ..terms() });
+    let mut silent = Vec::new();
+    for n in 0..80 {
+        let mut stream = tokio::net::UnixStream::connect(&daemon.socket).await.unwrap();
+        if n % 2 == 0 {
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"{\"version\":1").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    let calls = async {
+        daemon.call(Command::Status).await.unwrap();
+        daemon.call(Command::Mode { mode: Mode::Off }).await.unwrap();
+    };
+    tokio::time::timeout(LONG / 2, calls).await.expect("silent clients keep it waiting");
+    // The oldest made room and heard why.
+    let mut answer = String::new();
+    let oldest = silent.first_mut().unwrap();
+    tokio::io::AsyncReadExt::read_to_string(oldest, &mut answer).await.unwrap();
+    assert!(answer.contains("did not come in time"), "{answer}");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_the_loop_is_answered_however_many_come_after() {
+    let (commands, mut asked) = mpsc::channel(1);
+    let daemon = Daemon::start_with(terms(), commands);
+    let socket = daemon.socket.clone();
+    let confirm = spawn_blocking(move || call(&socket, Command::Confirm));
+    let message = asked.recv().await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(tokio::net::UnixStream::connect(&daemon.socket).await.unwrap());
+    }
+    daemon.call(Command::Status).await.unwrap();
+    message.reply.send(Ok(Payload::Message("done".to_owned()))).unwrap();
+    assert_eq!(confirm.await.unwrap().unwrap(), Payload::Message("done".to_owned()));
+}
+
+/// Calls until the daemon is reached again.
+async fn is_reached_again(daemon: &Daemon) {
+    let reached = async {
+        while let Err(error) = daemon.call(Command::Status).await {
+            assert!(matches!(error, CallError::NoDaemon { .. }), "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, reached).await.expect("the socket does not come back");
+}
+
+#[tokio::test]
+async fn a_socket_whose_file_is_lost_comes_back() {
+    let daemon = Daemon::start(terms());
+    let directory = daemon.socket.parent().unwrap();
+    // With its directory, alone, and with a directory that somebody made again.
+    fs::remove_dir_all(directory).unwrap();
+    is_reached_again(&daemon).await;
+    assert_eq!(fs::metadata(&daemon.socket).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::remove_file(&daemon.socket).unwrap();
+    is_reached_again(&daemon).await;
+    fs::remove_dir_all(directory).unwrap();
+    fs::create_dir(directory).unwrap();
+    is_reached_again(&daemon).await;
+    // No other daemon gets the directory.
+    let other = ControlListener::bind(&directory.join("other.sock")).unwrap_err();
+    assert!(matches!(other, SocketError::Shared { .. }), "{other}");
+    daemon.stop.notify_one();
+    daemon.task.await.unwrap().unwrap();
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_name_that_another_daemon_has_taken_is_left_to_it() {
+    let daemon = Daemon::start(terms());
+    let directory = daemon.socket.parent().unwrap();
+    fs::remove_dir_all(directory).unwrap();
+    let other = ControlListener::bind(&daemon.socket).unwrap();
+    let inode = fs::metadata(&daemon.socket).unwrap().ino();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(fs::metadata(&daemon.socket).unwrap().ino(), inode);
+    // It comes back once the other one is gone.
+    drop(other);
+    is_reached_again(&daemon).await;
+}
+
+#[tokio::test]
 async fn a_loop_that_does_not_answer_is_reported() {
     let (commands, mut asked) = mpsc::channel(4);
     let daemon = Daemon::start_with(Terms { answer: Duration::from_millis(50), ..terms() }, commands);

@@ -2,6 +2,7 @@
 
 use shedder_common::level::Level;
 
+use crate::config::limits::is_plain_number;
 use crate::config::suggest::{choose, show};
 use crate::snapshot::Snapshot;
 
@@ -52,6 +53,11 @@ struct Asked {
     port: Option<u16>,
 }
 
+/// Ends what may be a question already.
+fn sentence(text: &str) -> String {
+    if text.ends_with(['.', '?']) { text.to_owned() } else { format!("{text}.") }
+}
+
 impl Asked {
     fn read(query: &str) -> Result<Self, String> {
         let mut asked = Self::default();
@@ -61,13 +67,14 @@ impl Asked {
                 "level" => {
                     let levels = [Level::Moderate, Level::High, Level::Emergency];
                     let level = choose("level", value, &levels.map(|level| (level.name(), level)));
-                    asked.level = Some(level.map_err(|error| format!("level: {error}."))?);
+                    let level = level.map_err(|error| sentence(&format!("level: {error}")))?;
+                    once(key, asked.level.replace(level))?;
                 }
                 "port" => {
-                    let port = value.parse().ok().filter(|port| *port != 0);
+                    let port = value.parse().ok().filter(|port| *port != 0 && is_plain_number(value));
                     let wrong =
                         || format!("port: `{}` is no port; write a number from 1 to 65535.", show(value));
-                    asked.port = Some(port.ok_or_else(wrong)?);
+                    once(key, asked.port.replace(port.ok_or_else(wrong)?))?;
                 }
                 _ => {
                     let key = show(key);
@@ -76,6 +83,14 @@ impl Asked {
             }
         }
         Ok(asked)
+    }
+}
+
+/// Which of two values was meant is not known.
+fn once<T>(key: &str, before: Option<T>) -> Result<(), String> {
+    match before {
+        Some(_) => Err(format!("{key}: there are two; keep one.")),
+        None => Ok(()),
     }
 }
 
@@ -116,16 +131,25 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_said() {
         for (query, expected) in [
-            ("level=hihg", "did you mean `high`"),
-            ("level=normal", "choose moderate, high or emergency"),
+            ("level=hihg", "level: unknown level `hihg`, did you mean `high`?"),
+            ("level=HIGH", "level: unknown level `HIGH`, did you mean `high`?"),
+            ("level=normal", "level: unknown level `normal`: choose moderate, high or emergency."),
             ("level", "unknown level"),
             ("port=0", "no port"),
             ("port=65536", "no port"),
             ("port=http", "no port"),
+            ("port=+8080", "port: `+8080` is no port"),
+            ("port=08080", "no port"),
+            ("port=8080&port=8081", "port: there are two; keep one."),
+            ("port=8080&port=8080", "port: there are two"),
+            ("level=high&port=8080&level=moderate", "level: there are two; keep one."),
             ("levle=high", "Unknown parameter `levle`"),
         ] {
             match ask(query) {
-                Answer::BadRequest(sentence) => assert!(sentence.contains(expected), "{query}: {sentence}"),
+                Answer::BadRequest(sentence) => {
+                    assert!(sentence.contains(expected), "{query}: {sentence}");
+                    assert!(!sentence.ends_with("?.") && !sentence.ends_with(".."), "{query}: {sentence}");
+                }
                 other => panic!("{query}: {other:?}"),
             }
         }

@@ -1,7 +1,8 @@
 //! The HTTP endpoint: what monitoring, load balancers and people with a browser ask.
 //!
 //! A client may be slow, silent or hostile: each connection serves one request within [`CONNECTION_TIMEOUT`], there
-//! are never more than [`MAX_CONNECTIONS`] of them, and never more than [`MAX_BODIES`] long answers in memory.
+//! are never more than [`MAX_CONNECTIONS`] of them, of which the one that has been silent for longest makes room for
+//! the next, and never more than [`MAX_BODIES`] long answers in memory.
 
 mod admission;
 mod bind;
@@ -18,18 +19,19 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use shedder_common::level::Level;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::slots::{Slot, Slots};
 use crate::snapshot_reader::SnapshotReader;
 
 pub use bind::{BindError, bind};
 
-/// Most connections at once; more wait in the listen backlog.
+/// Most connections at once.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Most answers of `/metrics` and `/status` in memory at once; more wait for their turn.
 pub const MAX_BODIES: usize = 2;
@@ -70,24 +72,14 @@ pub async fn serve(listener: TcpListener, state: State) -> Infallible {
 
 async fn serve_with(listener: TcpListener, state: State, patience: Patience) -> Infallible {
     let routes = routes::router(state);
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut slots = Slots::new(MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
-        // The semaphore is never closed; if it were, there would be no limit and still an answer.
-        let slot = Arc::clone(&slots).acquire_owned().await.ok();
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
-                let routes = routes.clone();
-                connections.spawn(async move {
-                    let done =
-                        tokio::time::timeout(patience.connection, answer(stream, routes, patience.head))
-                            .await;
-                    if let Ok(Err(error)) = done {
-                        tracing::debug!(%error, "an HTTP client went away or sent nonsense");
-                    }
-                    drop(slot);
-                });
+                let slot = slots.take().await;
+                connections.spawn(serve_connection(stream, routes.clone(), patience, slot));
             }
             Err(error) if is_clients_fault(&error) => {}
             Err(error) => {
@@ -98,14 +90,31 @@ async fn serve_with(listener: TcpListener, state: State, patience: Patience) -> 
     }
 }
 
-async fn answer(stream: TcpStream, routes: Router, head: Duration) -> Result<(), hyper::Error> {
+async fn serve_connection(stream: TcpStream, routes: Router, patience: Patience, slot: Slot) {
+    let answered = tokio::time::timeout(patience.connection, answer(stream, routes, patience.head, &slot));
+    tokio::select! {
+        // What has come is read before its client is called silent.
+        biased;
+        done = answered => if let Ok(Err(error)) = done {
+            tracing::debug!(%error, "an HTTP client went away or sent nonsense");
+        },
+        () = slot.is_needed() => tracing::debug!("a silent HTTP client makes room"),
+    }
+}
+
+async fn answer(stream: TcpStream, routes: Router, head: Duration, slot: &Slot) -> Result<(), hyper::Error> {
+    let routes = TowerToHyperService::new(routes);
+    let service = service_fn(|request| {
+        slot.has_asked();
+        routes.call(request)
+    });
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
         .max_buf_size(MAX_HEAD_BYTES)
         // One request per connection, so that one time limit covers everything.
         .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
+        .serve_connection(TokioIo::new(stream), service)
         .await
 }
 

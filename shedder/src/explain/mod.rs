@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::range;
+use crate::config::{limits, range};
 use crate::control::protocol::{Payload, Refusal};
 use crate::snapshot::{Pin, PortState, SetLimit, Snapshot};
 
@@ -184,11 +184,17 @@ pub fn answer(snapshot: &Snapshot, port: Option<&str>) -> Result<Payload, Refusa
 }
 
 fn find<'a>(snapshot: &'a Snapshot, port: &str) -> Result<&'a PortState, String> {
-    let number: Option<u16> = port.parse().ok();
+    let number: Option<u16> = port.parse().ok().filter(|_| limits::is_plain_number(port));
     let is_meant =
         |state: &&PortState| state.port == port || number.is_some_and(|number| state.covers(number));
     if let Some(state) = snapshot.ports.iter().find(is_meant) {
         return Ok(state);
+    }
+    // Spelled so that `set` refuses it too.
+    if let Err(why) = range::PortRange::parse(port)
+        && port.parse::<u16>().is_ok_and(|number| number != 0)
+    {
+        return Err(why);
     }
     let ranges: Vec<(u16, u16)> = snapshot.ports.iter().filter_map(PortState::range).collect();
     if let Ok(asked) = range::PortRange::parse(port)

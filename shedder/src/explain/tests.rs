@@ -219,6 +219,10 @@ fn ports_are_found_by_number_and_range() {
     }
     let error = explain(&snapshot, Some("9")).unwrap_err();
     assert!(error.ends_with("ports with a policy: 8000-8099, 8080"), "{error}");
+    for spelled in ["08080", "+8080"] {
+        let error = explain(&snapshot, Some(spelled)).unwrap_err();
+        assert_eq!(error, range::PortRange::parse(spelled).unwrap_err(), "as `set` says it");
+    }
     let error = explain(&snapshot, Some("8000-8100")).unwrap_err();
     assert!(error.ends_with("name a port, such as 8080"), "{error}");
     let error = explain(&Snapshot::default(), Some("\x1b[2J")).unwrap_err();

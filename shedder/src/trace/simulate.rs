@@ -9,11 +9,14 @@ use serde::Serialize;
 use shedder_common::level::Level;
 
 use super::{Line, OFFERED_BELOW_QUOTA};
-use crate::config::model::{LevelRules, Signal};
+use crate::config::model::{LevelRules, Signal, SignalSource};
 use crate::levels::{Levels, TransitionEvent};
 use crate::sensors::context::SLOWEST_PACE;
 use crate::sensors::reading::{Reading, Scope, Unavailable};
+use crate::words::clean;
 
+/// A line that is one.
+const EXAMPLE: &str = r#"{"t":0.1,"signal":"memory","scope":"host","value":0.93}"#;
 /// No line of a trace is longer.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// What is there is read again sooner: within the slowest pace and a tick.
@@ -52,6 +55,21 @@ pub enum TraceError {
         signal: String,
         /// The nearest name, or where to add this one.
         advice: String,
+    },
+    /// The configuration reads that signal somewhere else.
+    #[error(
+        "line {line}: `{signal}` is of {scope} here and of {configured} in the configuration: change the line, or \
+         signals.{signal}.scope"
+    )]
+    OtherScope {
+        /// Which line.
+        line: u64,
+        /// The signal.
+        signal: String,
+        /// Where the line says it was read.
+        scope: String,
+        /// Where the configuration says it is.
+        configured: String,
     },
     /// Time runs backwards.
     #[error("line {line}: time goes back from {before} s to {t} s; sort the trace by `t`")]
@@ -106,6 +124,8 @@ pub struct Simulation {
     pub end: Duration,
     /// Number of ticks.
     pub ticks: u64,
+    /// Every port that was read anything of.
+    pub ports: BTreeSet<u16>,
 }
 
 /// Replays a trace through the level code of the daemon, from `normal`. `each_tick` sees the levels after each tick.
@@ -122,6 +142,10 @@ pub fn simulate(
     let mut levels = Levels::new(rules, signals);
     let mut simulation = Simulation::default();
     while let Some(tick) = reader.tick()? {
+        simulation.ports.extend(tick.readings.iter().filter_map(|reading| match reading.scope {
+            Scope::Port(port) => Some(port),
+            Scope::Host | Scope::Cgroup(_) => None,
+        }));
         let update = levels.update(tick.at, &tick.readings, |scope| tick.below_quota.contains(scope));
         simulation.transitions.extend(update.transitions);
         simulation.end = tick.at;
@@ -170,7 +194,7 @@ impl Paces {
         Err(TraceError::Pace {
             line,
             signal: reading.signal.to_string(),
-            scope: reading.scope.to_string(),
+            scope: shown(&reading.scope),
             gap: gap.as_secs_f64(),
             stale_after: stale_after.as_secs_f64(),
         })
@@ -180,6 +204,8 @@ impl Paces {
 struct Reader<R> {
     trace: R,
     names: BTreeMap<String, Arc<str>>,
+    /// Of signals that have one by configuration.
+    scopes: BTreeMap<String, Scope>,
     /// The shortest.
     stale_after: Option<Duration>,
     paces: Paces,
@@ -192,10 +218,15 @@ struct Reader<R> {
 impl<R: BufRead> Reader<R> {
     fn new(trace: R, signals: &[Signal]) -> Self {
         let names = signals.iter().map(|signal| (signal.name.clone(), Arc::from(signal.name.as_str())));
+        let scopes = signals.iter().filter_map(|signal| match &signal.source {
+            SignalSource::File { scope, .. } => Some((signal.name.clone(), Scope::from(scope))),
+            _ => None,
+        });
         let enabled = signals.iter().filter(|signal| signal.enabled);
         Self {
             trace,
             names: names.collect(),
+            scopes: scopes.collect(),
             stale_after: enabled.map(|signal| signal.stale_after).min(),
             paces: Paces::new(signals),
             line: 0,
@@ -243,10 +274,16 @@ impl<R: BufRead> Reader<R> {
             if u64::try_from(read).is_ok_and(|read| read >= LINE_BYTES_MAX) {
                 return Err(self.malformed(format!("longer than {LINE_BYTES_MAX} bytes")));
             }
-            if self.buffer.iter().all(u8::is_ascii_whitespace) {
+            if without_mark(self.line, &self.buffer).trim_ascii().is_empty() {
                 continue;
             }
-            return match serde_json::from_slice(self.buffer.trim_ascii_end()) {
+            let text = without_mark(self.line, &self.buffer).trim_ascii_end();
+            // An array of the fields would do for serde.
+            if text.trim_ascii_start().starts_with(b"[") {
+                let column = text.len() - text.trim_ascii_start().len() + 1;
+                return Err(self.malformed(format!("column {column}: expected a line such as {EXAMPLE}")));
+            }
+            return match serde_json::from_slice(text) {
                 Ok(line) => Ok(Some(line)),
                 Err(error) => {
                     Err(self.malformed(format!("column {}: {}", error.column(), without_place(&error))))
@@ -288,6 +325,16 @@ impl<R: BufRead> Reader<R> {
             None => return Err(self.unknown(&line.signal)),
         };
         let scope = line.scope.parse().map_err(|error| self.malformed(format!("`scope`: {error}")))?;
+        if let Some(configured) = self.scopes.get(&line.signal)
+            && *configured != scope
+        {
+            return Err(TraceError::OtherScope {
+                line: self.line,
+                signal: line.signal.clone(),
+                scope: shown(&scope),
+                configured: shown(configured),
+            });
+        }
         let value = line.value.ok_or_else(|| Unavailable::new("unavailable when it was recorded"));
         let age = Duration::try_from_secs_f64(line.age)
             .map_err(|_| self.malformed(format!("`age` is {}, not seconds", line.age)))?;
@@ -299,9 +346,17 @@ impl<R: BufRead> Reader<R> {
         let nearest = self.names.keys().min_by_key(distance).filter(|name| distance(name) <= 3);
         let advice = match nearest {
             Some(name) => format!("did you mean `{name}`?"),
-            None => format!("add [signals.{signal}] to the configuration or take its lines out"),
+            None => format!("add [signals.{}] to the configuration or take its lines out", clean(signal)),
         };
-        TraceError::UnknownSignal { line: self.line, signal: signal.to_owned(), advice }
+        TraceError::UnknownSignal { line: self.line, signal: clean(signal), advice }
+    }
+}
+
+/// A line without the byte order mark that an editor may have put before the first one.
+fn without_mark(line: u64, text: &[u8]) -> &[u8] {
+    match text.strip_prefix("\u{feff}".as_bytes()) {
+        Some(rest) if line == 1 => rest,
+        _ => text,
     }
 }
 
@@ -309,6 +364,11 @@ impl<R: BufRead> Reader<R> {
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rfind(" at line ").and_then(|end| text.get(..end)).unwrap_or(&text).to_owned()
+}
+
+/// A scope on one line: a cgroup's name may hold anything.
+fn shown(scope: &Scope) -> String {
+    clean(&scope.to_string())
 }
 
 /// A transition as `--json` prints it.
@@ -347,10 +407,11 @@ impl Simulation {
         let mut lines: Vec<String> = Vec::new();
         for event in &self.transitions {
             let (t, from, to) = (event.at.as_secs_f64(), event.from.name(), event.to.name());
-            lines.push(format!("{t:>12.3} s  {}  {from} -> {to}  ({})", event.scope, event.signal));
+            let (scope, signal) = (shown(&event.scope), clean(&event.signal));
+            lines.push(format!("{t:>12.3} s  {scope}  {from} -> {to}  ({signal})"));
         }
         let scopes: BTreeSet<&Scope> = self.transitions.iter().map(|event| &event.scope).collect();
-        lines.extend(scopes.into_iter().map(|scope| format!("{}  {scope}", self.timeline(scope))));
+        lines.extend(scopes.into_iter().map(|scope| format!("{}  {}", self.timeline(scope), shown(scope))));
         let (seconds, steps) = (self.end.as_secs_f64(), self.transitions.len());
         lines.push(format!("{} ticks in {seconds:.3} s, {steps} transitions\n", self.ticks));
         lines.join("\n")

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use shedder_common::level::{LEVELS, Level};
 
 use super::*;
-use crate::config::model::{LevelRules, OnLoss, Signal, SignalSource, Threshold};
+use crate::config::model::{Config, FileScope, LevelRules, OnLoss, Signal, SignalSource, Threshold};
 use crate::levels::Levels;
 use crate::sensors::reading::{Reading, Scope, Unavailable};
 
@@ -138,6 +138,69 @@ fn errors_name_their_line() {
     assert_eq!(error("\n \n"), "the trace is empty");
     let long = format!("{good}{}\n", " ".repeat(70_000));
     assert!(error(&long).starts_with("line 2: longer than"));
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over_at_the_start_alone() {
+    let line = line(0.0, "0.5");
+    assert_eq!(run(&format!("\u{feff}{line}")).unwrap(), run(&line).unwrap());
+    assert_eq!(error("\u{feff}\n"), "the trace is empty");
+    assert!(error(&format!("{line}\u{feff}{line}")).starts_with("line 2: column 1: expected value"));
+}
+
+#[test]
+fn a_line_is_an_object() {
+    let good = line(0.0, "0.5");
+    for (bad, column) in [("[1,\"memory\",\"host\",1]", 1), ("  [1,\"memory\",\"host\",1,0]", 3), ("[]", 1)] {
+        let expected = format!("line 2: column {column}: expected a line such as {{\"t\":0.1,");
+        assert!(error(&format!("{good}{bad}\n")).starts_with(&expected), "{bad}");
+    }
+}
+
+#[test]
+fn a_signal_is_read_where_the_configuration_says() {
+    let source = SignalSource::File { path: "/age".into(), scope: FileScope::Port(8080) };
+    let age = [Signal { source, ..signal("age", 10.0, 5.0) }];
+    let at = |scope: &str, value: &str| {
+        let line = format!("{{\"t\":0,\"signal\":\"age\",\"scope\":\"{scope}\",\"value\":{value}}}\n");
+        simulate(line.as_bytes(), &rules(), &age, |_, _| {}).map_err(|error| error.to_string())
+    };
+    assert_eq!(at("port:8080", "99").unwrap().transitions.len(), 1);
+    for value in ["99", "null"] {
+        assert_eq!(
+            at("host", value).unwrap_err(),
+            "line 1: `age` is of host here and of port:8080 in the configuration: change the line, or signals.age.scope"
+        );
+    }
+    assert!(at("port:8081", "1").unwrap_err().contains("is of port:8081 here"));
+}
+
+#[test]
+fn ports_without_a_policy_are_told_of() {
+    let config = |ports: &str| crate::config::parse(&format!("version = 1\n{ports}"), "test").unwrap();
+    let line = |port: u16| {
+        format!("{{\"t\":0,\"signal\":\"accept_queue\",\"scope\":\"port:{port}\",\"value\":0.1}}\n")
+    };
+    let trace = [line(80), line(8080), line(8081), line(9090)].concat();
+    let warning = |config: &Config| replay(trace.as_bytes(), config).unwrap().warning();
+    assert_eq!(
+        warning(&config("[[port]]\nport = \"8080-8089\"\nshared = true\n")).unwrap(),
+        "the trace has readings of ports without a policy, which change no limit: 80, 9090"
+    );
+    assert_eq!(
+        warning(&config("[[port]]\nport = 80\n[[port]]\nport = 9090\n[[port]]\nport = \"8080-8081\"\n")),
+        None
+    );
+    assert_eq!(warning(&Config::observe_default()), None, "it follows what listens");
+}
+
+#[test]
+fn names_stay_on_their_line() {
+    let scope = "cgroup:/a\\n\\u001b[2Jport 80";
+    let line = format!("{{\"t\":0,\"signal\":\"memory\",\"scope\":\"{scope}\",\"value\":1}}\n");
+    let text = run(&line.replace("\\\\", "\\")).unwrap().text();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.contains("  cgroup:/a\\n\\u{1b}[2Jport 80  normal -> high"), "{text}");
 }
 
 #[test]

@@ -399,6 +399,23 @@ fn limits_of_ports() {
     check(&[
         ("[[port]]\nport = 80\nrate = 5000", &[(4, 8, "port.rate: `5000` has no unit: write \"5000/s\"")]),
         ("[[port]]\nport = 80\nrate = 0.5", &[(4, 8, "`0.5` has no unit: write \"0.5/s\"")]),
+        (
+            "[[port]]\nport = 80\nrate = nan",
+            &[(4, 8, "port.rate: expected a string such as \"5000/s\", found a float")],
+        ),
+        (
+            "[[port]]\nport = 80\nrate = 1e308",
+            &[(4, 8, "expected a string such as \"5000/s\", found a float")],
+        ),
+        ("[[port]]\nport = 80\nrate = 1e3", &[(4, 8, "expected a string such as \"5000/s\", found a float")]),
+        (
+            "[[port]]\nport = 80\nrate = -5",
+            &[(4, 8, "expected a string such as \"5000/s\", found an integer")],
+        ),
+        ("[[port]]\nport = 80\nrate = 0x10", &[(4, 8, "`16` has no unit: write \"16/s\"")]),
+        ("[[port]]\nport = 80\nrate = 1_000", &[(4, 8, "`1000` has no unit: write \"1000/s\"")]),
+        ("[[port]]\nport = 80\nqueue_wait = 0x10", &[(4, 14, "`16` has no unit: write \"16ms\" or \"16s\"")]),
+        ("[[port]]\nport = 80\nqueue_wait = -5", &[(4, 14, "write a number and a unit, such as \"100ms\"")]),
         ("[[port]]\nport = 80\nrate = '5000'", &[(4, 8, "has no unit: write \"5000/s\"")]),
         ("[[port]]\nport = 80\nrate = '50ms'", &[(4, 8, "`50ms` is no rate: write \"50/s\"")]),
         ("[[port]]\nport = 80\nburst = 0", &[(4, 9, "0 would never admit anything")]),

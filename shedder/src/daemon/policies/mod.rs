@@ -80,13 +80,14 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// No such policy, or an assignment that is none; nothing has changed then.
+    /// No such policy, an assignment that is none, or two of the same limit; nothing has changed then.
     pub(super) fn set(
         &mut self,
         ports: &str,
         changes: &[(String, String)],
         confirm_until: Option<Duration>,
     ) -> Result<Vec<PortRange>, String> {
+        assignments::check_distinct(changes)?;
         let mut changed = Vec::new();
         for configured in targets::meant(&self.config.ports, ports)? {
             let range = range_of(configured);
@@ -240,6 +241,15 @@ mod tests {
         policies.set("80", &change("rate", "6/s"), None).unwrap();
         assert!(policies.confirm().is_empty() && policies.expire(at(100)).is_empty());
         assert_eq!(rate(&policies), RateLimit::PerSecond(6.0));
+    }
+
+    #[test]
+    fn a_limit_is_set_once_at_a_time() {
+        let mut policies = policies(&[80]);
+        let twice = [change("rate", "5/s"), change("burst", "5"), change("rate", "6/s")].concat();
+        assert_eq!(policies.set("80", &twice, None).unwrap_err(), "`rate` is set twice: keep one");
+        assert_eq!(policies.effective(), *policies.config());
+        policies.set("80", &twice[..2], None).unwrap();
     }
 
     #[test]

@@ -66,6 +66,7 @@ mod tests {
             ("8099-9000", "8099-9000 covers a part of 9000-9010, which shares one limit: set that"),
             ("81", "port 81 has no policy; those with one: 80, 443, 8000-8099, 9000-9010"),
             ("http", "`http` is no range of ports: write one such as \"8000-8099\""),
+            ("080", "`080` is no range of ports: write one such as \"8000-8099\""),
             ("0", "0 is no port: choose 1 to 65535"),
         ] {
             assert_eq!(meant(&policies, spelled).unwrap_err(), expected);
