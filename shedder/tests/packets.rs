@@ -19,6 +19,7 @@ use memory::Memory;
 use shedder::config::model::{Action, ClassRules, Config, Destinations, PortPolicy, RateLimit};
 use shedder::datapath::{LoadOptions, Program, Rules, SourceEntry, TestBench};
 use shedder::kernel::offsets::{Cast, KernelTypes, VMLINUX_BTF, read_types};
+use shedder::kernel::support::KernelSupport;
 use shedder::net::namespace;
 use shedder::quota::{self, QuotaTable};
 use shedder_common::abi::SocketOffsets;
@@ -75,7 +76,8 @@ fn host_v6() -> [u8; 16] {
 
 fn load(link_header_len: u32) -> (TestBench, PathBuf) {
     let loaded = load_with(link_header_len, |cast| cast);
-    assert!(loaded.0.loaded().cast.is_some(), "these tests need Linux 6.2 or later");
+    let support = KernelSupport::read(Path::new("/"), &loaded.1);
+    assert_eq!(loaded.0.loaded().cast.is_some(), support.at_least(6, 2), "Linux {}", support.release);
     loaded
 }
 
