@@ -66,6 +66,17 @@ fn action(bench: &mut TestBench, sequence: u32, frame: Frame) -> u32 {
 }
 
 #[test]
+fn every_program_is_loaded() {
+    let pins = PinDirectory::new("test");
+    let mut datapath = Datapath::start(pins.path(), options()).unwrap();
+    assert_eq!(datapath.uncounted(), None);
+    datapath.write(&table(vec![closed(80)]), &RULES).unwrap();
+    datapath.recount().unwrap();
+    datapath.remove().unwrap();
+    assert!(!pins.path().exists());
+}
+
+#[test]
 fn other_policies_find_room_beside_those_that_go() {
     let pins = PinDirectory::new("test");
     let mut bench = bench(&pins);

@@ -5,6 +5,7 @@ mod checks;
 mod daemon;
 mod demo;
 mod host;
+mod kernels;
 mod progress;
 mod setup;
 mod tests;
@@ -39,6 +40,11 @@ enum Verb {
     Ci,
     /// Show a server that collapses under load, and the same server behind shedder (needs root)
     Demo,
+    /// Load and run the programs on Linux 6.1 and 6.12 of Debian, in an emulator
+    Kernels,
+    /// Be the init of such a machine
+    #[command(hide = true)]
+    Guest,
     /// Do what hurts, as the benchmark of reactions says through standard input
     #[command(hide = true)]
     Stall(bench::reaction::stall::Stall),
@@ -75,7 +81,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     if matches!(verb, Verb::Test | Verb::Ci | Verb::Demo | Verb::Bench { .. }) {
         host::require_root()?;
     }
-    if !matches!(verb, Verb::Stall(_)) {
+    if !matches!(verb, Verb::Stall(_) | Verb::Guest) {
         setup::setup()?;
     }
     match verb {
@@ -85,6 +91,8 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Lint => checks::lint(),
         Verb::Ci => tests::test().and_then(|()| checks::lint()),
         Verb::Demo => demo::demo(),
+        Verb::Kernels => kernels::kernels(),
+        Verb::Guest => kernels::guest::guest(),
         Verb::Bench { what: Bench::Packets } => checks::bench("packets"),
         Verb::Bench { what: Bench::Tick } => checks::bench("tick"),
         Verb::Bench { what: Bench::Goodput(options) } => bench::goodput::goodput(&options),

@@ -27,6 +27,12 @@ const PACKAGES: &[Package] = &[
     Package { name: "nftables", binary: "nft", why: "makes the firewalls that a RST must pass in the tests" },
 ];
 
+/// What only the tests on other kernels need.
+const EMULATOR: &[Package] = &[
+    Package { name: "qemu-system-x86", binary: "qemu-system-x86_64", why: "runs other kernels" },
+    Package { name: "binutils", binary: "strip", why: "makes small what runs on them" },
+];
+
 /// What only the benchmark of real services needs.
 const SERVICES: &[Package] =
     &[Package { name: "python3", binary: "python3", why: "runs the service with an event loop" }];
@@ -104,6 +110,45 @@ pub(crate) fn services() -> anyhow::Result<()> {
     packages(SERVICES)
 }
 
+/// Installs what runs other kernels; says nothing when nothing is missing.
+pub(crate) fn emulator() -> anyhow::Result<()> {
+    packages(EMULATOR)
+}
+
+/// The kernel that a package of Debian stands for, unpacked into the cache. It is not looked for again.
+pub(crate) fn kernel(package: &str) -> anyhow::Result<PathBuf> {
+    let root = cache()?.join(package);
+    let unpacked = || -> Option<PathBuf> {
+        let files = fs::read_dir(root.join("boot")).ok()?;
+        files
+            .filter_map(|file| Some(file.ok()?.path()))
+            .find(|path| path.to_string_lossy().contains("/vmlinuz-"))
+    };
+    if let Some(kernel) = unpacked() {
+        return Ok(kernel);
+    }
+    let by_hand = || format!("unpack a kernel, its boot/vmlinuz-*, into {}", root.display());
+    anyhow::ensure!(is_on_path("apt-get") && is_on_path("dpkg-deb"), by_hand());
+    eprintln!("unpacking {package} into {}: a kernel to test on", root.display());
+    run(&mut apt(&["--quiet", "update"]))?;
+    let depends = Command::new("apt-cache").args(["depends", "--important", package]).output()?.stdout;
+    let depends = String::from_utf8_lossy(&depends);
+    let image = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    let image = image.with_context(|| format!("there is no package {package}: {}", by_hand()))?;
+    unpack(image, &root).with_context(by_hand)?;
+    unpacked().with_context(by_hand)
+}
+
+/// Unpacks a package of the distribution without installing it.
+fn unpack(package: &str, root: &Path) -> anyhow::Result<()> {
+    let download = tempfile::Builder::new().prefix("shedder-").tempdir()?;
+    run(apt(&["--quiet", "download", package]).current_dir(&download))?;
+    for package in fs::read_dir(&download)? {
+        run(Command::new("dpkg-deb").arg("--extract").arg(package?.path()).arg(root))?;
+    }
+    Ok(())
+}
+
 /// Where nginx is. The package is unpacked into the cache and not installed, since that would start a service on
 /// this machine.
 pub(crate) fn nginx() -> anyhow::Result<PathBuf> {
@@ -119,11 +164,7 @@ pub(crate) fn nginx() -> anyhow::Result<PathBuf> {
     anyhow::ensure!(is_on_path("apt-get") && is_on_path("dpkg-deb"), by_hand);
     eprintln!("unpacking nginx into {}: a service with an upstream", root.display());
     run(&mut apt(&["--quiet", "update"]))?;
-    let download = tempfile::Builder::new().prefix("shedder-").tempdir()?;
-    run(apt(&["--quiet", "download", "nginx"]).current_dir(&download)).context(by_hand)?;
-    for package in fs::read_dir(&download)? {
-        run(Command::new("dpkg-deb").arg("--extract").arg(package?.path()).arg(&root))?;
-    }
+    unpack("nginx", &root).context(by_hand)?;
     anyhow::ensure!(binary.is_file(), "the package nginx has no {}: {by_hand}", binary.display());
     Ok(binary)
 }

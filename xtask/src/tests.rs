@@ -72,14 +72,14 @@ fn nothing_left(when: &str) -> anyhow::Result<()> {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Total {
-    passed: u64,
-    failed: u64,
+pub(crate) struct Total {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
 }
 
 impl Total {
     /// Reads a line such as `test result: ok. 16 passed; 0 failed; 1 ignored; …`.
-    fn add(&mut self, line: &str) {
+    pub(crate) fn add(&mut self, line: &str) {
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
         else {
             return;

@@ -36,21 +36,32 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 
 /// Builds the daemon with optimisation and says where it is.
 pub(crate) fn build_shedder() -> anyhow::Result<PathBuf> {
-    let arguments = ["build", "--release", "--locked", "--package", "shedder", "--bin", "shedder"];
-    let mut child = cargo(&arguments)
+    build(&["build", "--release", "--locked", "--package", "shedder", "--bin", "shedder"], "shedder")
+}
+
+/// Builds a test of a package and says where it is.
+pub(crate) fn build_test(package: &str, test: &str) -> anyhow::Result<PathBuf> {
+    build(&["test", "--no-run", "--locked", "--package", package, "--test", test], test)
+}
+
+/// Builds, and says where the executable of a target is.
+fn build(arguments: &[&str], target: &str) -> anyhow::Result<PathBuf> {
+    let mut child = cargo(arguments)
         .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped())
         .spawn()
         .context("cargo build")?;
-    let mut shedder = None;
+    let mut built = None;
     if let Some(output) = child.stdout.take() {
         for line in BufReader::new(output).lines() {
             let message: serde_json::Value = serde_json::from_str(&line?).context("a message of cargo")?;
-            shedder = message.get("executable").and_then(|path| path.as_str()).map(PathBuf::from).or(shedder);
+            if message.pointer("/target/name").is_some_and(|name| name == target) {
+                built = message.get("executable").and_then(|path| path.as_str()).map(PathBuf::from).or(built);
+            }
         }
     }
-    anyhow::ensure!(child.wait()?.success(), "shedder does not build");
-    shedder.context("cargo did not say where it put shedder")
+    anyhow::ensure!(child.wait()?.success(), "{target} does not build");
+    built.context("cargo did not say where it put what it built")
 }
 
 fn line(command: &Command) -> String {
