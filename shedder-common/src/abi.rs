@@ -2,7 +2,7 @@
 
 /// Version of every type and map in this crate. It stands in the pin path: maps of another version are never
 /// read. Any change to a shared type or to the meaning of a field needs a new number.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Number of policy slots. Slot 0 means "no policy" and holds none.
 pub const MAX_POLICIES: u32 = 1024;

@@ -69,7 +69,7 @@ impl Class {
     #[must_use]
     #[inline(always)]
     pub fn index(self) -> usize {
-        crate::opaque::opaque(self as usize)
+        crate::opaque::bounded::<CLASSES>(self as usize)
     }
 }
 

@@ -59,11 +59,15 @@ pub struct Control {
     pub flags: u32,
     /// Keeps the layout free of implicit padding.
     pub reserved: u32,
-    /// Emission interval of the rate within which exempt sources are always admitted; 0 admits all of them.
+    /// Emission interval of the rate within which exempt sources are always admitted; 0 admits all of them,
+    /// [`NOBODY_EXEMPT`] none.
     pub exempt_interval: u64,
     /// Burst tolerance of that rate.
     pub exempt_tolerance: u64,
 }
+
+/// From this [`Control::exempt_interval`] on, no exempt source is always admitted.
+pub const NOBODY_EXEMPT: u64 = u64::MAX / 4;
 
 /// Set in [`Control::flags`] when the source table is not empty; without it no packet pays for the lookup.
 pub const HAS_SOURCES: u32 = 1;

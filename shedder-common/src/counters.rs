@@ -2,7 +2,7 @@
 
 use crate::class::CLASSES;
 use crate::gate::GATES;
-use crate::opaque::opaque;
+use crate::opaque::{bounded, opaque};
 
 /// Counters of one class at one port policy. Every judged attempt raises exactly one of `admitted`, `shed`,
 /// `would_shed`, `exempt`, `fail_open`, `retransmits_admitted`, `retransmits_shed`.
@@ -91,7 +91,25 @@ impl Unparsed {
     #[must_use]
     #[inline(always)]
     pub fn index(self) -> usize {
-        opaque(self as usize)
+        bounded::<UNPARSED>(self as usize)
+    }
+
+    /// The reason at an index of [`Unparsed::ALL`], if there is one.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_index(index: u8) -> Option<Self> {
+        Some(match index {
+            0 => Self::TruncatedLink,
+            1 => Self::VlanDepth,
+            2 => Self::TruncatedIp,
+            3 => Self::BadIp,
+            4 => Self::LaterFragment,
+            5 => Self::ExtensionHeaders,
+            6 => Self::TruncatedExtension,
+            7 => Self::TruncatedTcp,
+            8 => Self::BadTcp,
+            _ => return None,
+        })
     }
 
     /// Every reason; a reason stands at its own index.
@@ -144,7 +162,7 @@ impl FailOpen {
     #[must_use]
     #[inline(always)]
     pub fn index(self) -> usize {
-        opaque(self as usize)
+        bounded::<FAIL_OPENS>(self as usize)
     }
 
     /// Every reason; a reason stands at its own index.
@@ -179,7 +197,7 @@ impl Exempt {
     #[must_use]
     #[inline(always)]
     pub fn index(self) -> usize {
-        opaque(self as usize)
+        bounded::<EXEMPTS>(self as usize)
     }
 
     /// Every reason; a reason stands at its own index.
@@ -215,4 +233,18 @@ crate::abi::plain! {
     ClassCounters: 128,
     PolicyCounters: 5 * 128 + 128,
     GlobalCounters: 16 * 8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_stand_at_their_indexes() {
+        for (index, reason) in (0..).zip(Unparsed::ALL) {
+            assert_eq!(Unparsed::from_index(index), Some(reason));
+            assert_eq!(reason.index(), usize::from(index));
+        }
+        assert_eq!(Unparsed::from_index(9), None);
+    }
 }

@@ -54,6 +54,6 @@ impl Gate {
     #[must_use]
     #[inline(always)]
     pub fn index(self) -> usize {
-        crate::opaque::opaque(self as usize)
+        crate::opaque::bounded::<GATES>(self as usize)
     }
 }

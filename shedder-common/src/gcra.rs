@@ -17,6 +17,9 @@ pub const fn units(ns: u64) -> u64 {
     ns << UNIT_SHIFT
 }
 
+/// By how much the clock may lag behind what other CPUs charged by: two ticks of the slowest timer.
+const CLOCK_LAG: u64 = units(20_000_000);
+
 /// One rate: `interval` units between two conforming arrivals in the long run, and `tolerance` units by which
 /// an arrival may come early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ impl Rate {
     pub const fn admits(&self, tat: u64, now: u64) -> bool {
         let ahead = tat.saturating_sub(now);
         // Ahead of what any charge under these limits can reach: left by other limits, so it says nothing.
-        ahead <= self.tolerance || ahead > self.ceiling()
+        ahead <= self.tolerance || ahead > self.ceiling().wrapping_add(CLOCK_LAG)
     }
 
     /// The TAT after an admitted arrival. It is bounded, so that arrivals which another limit admitted cannot
@@ -44,7 +47,7 @@ impl Rate {
     pub const fn charged(&self, tat: u64, now: u64) -> u64 {
         let ahead = tat.saturating_sub(now);
         let ceiling = self.ceiling();
-        let before = if ahead > ceiling { self.tolerance } else { ahead };
+        let before = if ahead > ceiling.wrapping_add(CLOCK_LAG) { self.tolerance } else { ahead };
         let after = before.wrapping_add(self.interval);
         now.wrapping_add(if after > ceiling { ceiling } else { after })
     }
@@ -110,6 +113,20 @@ mod tests {
         let fast = rate(5000, 1);
         assert!(fast.admits(tat, now));
         assert!(!fast.admits(fast.charged(tat, now), now));
+    }
+
+    #[test]
+    fn a_clock_that_lags_opens_nothing() {
+        let now = units(1_000_000_000_000);
+        for rate in [rate(250, 25), rate(100_000, 1), rate(1, 1)] {
+            // Others admit, as long as it takes.
+            let tat = (0..1000).fold(0, |tat, _| rate.charged(tat, now));
+            for lag_ns in [0, 1, 4_000_000, 10_000_000, 20_000_000] {
+                let then = now - units(lag_ns);
+                assert!(!rate.admits(tat, then), "{lag_ns} ns");
+                assert!(!rate.admits(rate.charged(tat, then), then), "{lag_ns} ns");
+            }
+        }
     }
 
     proptest! {

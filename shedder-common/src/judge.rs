@@ -8,7 +8,7 @@ mod queue;
 mod standing;
 
 use crate::class::Class;
-use crate::control::{Control, HAS_SOURCES, Mode};
+use crate::control::{Control, HAS_SOURCES, Mode, NOBODY_EXEMPT};
 use crate::counters::{Exempt, FailOpen};
 use crate::fingerprint::{Fingerprint, Memory};
 use crate::gcra::{self, Rate};
@@ -65,7 +65,7 @@ fn judgement<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
     let Some(share) = limits.classes.get(judgement.class.index()) else { return Some(judgement) };
     judgement.answer_as(share.flags, attempt.fragmented);
 
-    let fingerprint = Fingerprint::of(&environment.fingerprint_key(), attempt);
+    let fingerprint = Fingerprint::of(environment.fingerprint_key(), attempt);
     let Some(memory) = environment.fingerprint(fingerprint.slot) else { return Some(judgement) };
     let remembered = fingerprint.recall(memory.load(), now.ns);
     if matches!(remembered, Memory::Admitted) {
@@ -77,12 +77,12 @@ fn judgement<E: Environment>(environment: &E, attempt: &Attempt) -> Option<Judge
     let gates = Gates { environment, limits, share, state, key, now_ns: now.ns };
     let mut decision = ask(&gates, now.us, attempt, &mut judgement.wait_us);
     if decision.is_refusal() {
-        memory.store(fingerprint.word(true, now.ns));
+        memory.store(fingerprint.after_refusal(memory.load(), now.ns));
         if matches!(remembered, Memory::Refused) {
             decision = decision.again();
         }
     } else if decision.is_admission() {
-        memory.store(fingerprint.word(false, now.ns));
+        memory.store(fingerprint.after_admission(now.ns));
     }
     judgement.decide(decision);
     Some(judgement)
@@ -109,6 +109,10 @@ fn is_covered<E: Environment>(
 fn exempt_rate_admits<E: Environment>(environment: &E, control: &Control, now_ns: u64) -> bool {
     if control.exempt_interval == 0 {
         return true;
+    }
+    // An idle rate admits one, however long its interval.
+    if control.exempt_interval >= NOBODY_EXEMPT {
+        return false;
     }
     let Some(State { tats: [tat, ..], .. }) = environment.state(0) else { return true };
     let rate = Rate { interval: control.exempt_interval, tolerance: control.exempt_tolerance };

@@ -6,7 +6,7 @@ use crate::address::Address;
 /// Addresses in a bucket.
 pub const BUCKET_SIZE: usize = 4;
 
-/// One bucket; an unused place holds the unspecified address, which no packet is sent to.
+/// One bucket; an unused place holds the unspecified address, which no host has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct AddressBucket {
@@ -32,7 +32,8 @@ impl AddressBucket {
     pub const fn contains(&self, address: &Address) -> bool {
         let [a, b, c, d] = &self.halves;
         let halves = address.halves();
-        same(a, halves) || same(b, halves) || same(c, halves) || same(d, halves)
+        let [first, second] = halves;
+        first | second != 0 && (same(a, halves) || same(b, halves) || same(c, halves) || same(d, halves))
     }
 
     /// Puts an address into a free place; false where there is none.
@@ -50,4 +51,23 @@ impl AddressBucket {
 const fn same(left: &[u64; 2], right: [u64; 2]) -> bool {
     let ([a, b], [c, d]) = (left, right);
     *a == c && *b == d
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_what_was_put_in_and_no_free_place() {
+        let unspecified = Address::from_v6([0; 16]);
+        let mut bucket = AddressBucket::default();
+        assert!(!bucket.contains(&unspecified));
+        for host in 1..=4 {
+            let address = Address::from_v4([192, 0, 2, host]);
+            assert!(!bucket.contains(&address));
+            assert!(bucket.insert(&address));
+            assert!(bucket.contains(&address) && !bucket.contains(&unspecified));
+        }
+        assert!(!bucket.insert(&Address::from_v4([192, 0, 2, 5])), "it is full");
+    }
 }

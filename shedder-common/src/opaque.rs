@@ -1,21 +1,43 @@
 //! Small things that the compiler or the verifier must not see through, or must not warn of.
 
-/// The same index. The compiler knows that an enum is in range and drops the check of its index; the verifier
-/// does not know it and needs the check.
+/// The same number, of which the compiler knows nothing.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
 #[expect(unsafe_code, reason = "one instruction that changes nothing")]
-pub(crate) fn opaque(mut index: usize) -> usize {
+pub(crate) fn opaque(mut number: usize) -> usize {
     // SAFETY: adds 0 to a register. (Without any instruction the line table is one that the verifier refuses.)
     unsafe {
-        core::arch::asm!("{0} += 0", inout(reg) index, options(pure, nomem, nostack, preserves_flags));
+        core::arch::asm!("{0} += 0", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    }
+    number
+}
+
+/// The same number.
+#[cfg(not(target_arch = "bpf"))]
+pub(crate) const fn opaque(number: usize) -> usize {
+    number
+}
+
+/// The same index, which is below `LEN`. The compiler knows that an enum is in range and drops the check of its index;
+/// the verifier does not know it and needs the check. It comes before anything else is done with the index: that of
+/// Linux 6.1 does not learn from the check of an index what its copy on the stack is. What cannot be ends the program
+/// or function with 0, so that the verifier has no other way to follow.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "a check that never fails")]
+pub(crate) fn bounded<const LEN: usize>(mut index: usize) -> usize {
+    // SAFETY: compares a register, and what comes after is reached only where it is below `LEN`.
+    unsafe {
+        core::arch::asm!("if {0} < {1} goto +2", "r0 = 0", "exit", inout(reg) index, const LEN,
+            options(pure, nomem, nostack, preserves_flags));
+        core::hint::assert_unchecked(index < LEN);
     }
     index
 }
 
 /// The same index.
 #[cfg(not(target_arch = "bpf"))]
-pub(crate) const fn opaque(index: usize) -> usize {
+pub(crate) const fn bounded<const LEN: usize>(index: usize) -> usize {
     index
 }
 

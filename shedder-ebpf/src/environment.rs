@@ -16,7 +16,7 @@ use shedder_common::packet::parse::Attempt;
 
 use crate::clock;
 use crate::gates::{self, pack};
-use crate::globals::{FINGERPRINT_KEY, NAMESPACE_ID};
+use crate::globals::{self, NAMESPACE_ID};
 use crate::maps;
 use crate::socket;
 use crate::word::Word;
@@ -120,8 +120,8 @@ impl Environment for Kernel {
     }
 
     #[inline(always)]
-    fn fingerprint_key(&self) -> fingerprint::Key {
-        FINGERPRINT_KEY.load()
+    fn fingerprint_key(&self) -> &fingerprint::Key {
+        globals::fingerprint_key()
     }
 
     #[inline(always)]

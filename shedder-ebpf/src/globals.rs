@@ -1,8 +1,10 @@
 //! Constants that the daemon sets before the load. The verifier knows them and removes what they switch off.
 
+use core::arch::asm;
+
 use aya_ebpf::Global;
 use shedder_common::abi::SocketOffsets;
-use shedder_common::fingerprint::Key;
+use shedder_common::fingerprint::{KEY_WORDS, Key};
 use shedder_common::packet::parse::ETHERNET_LEN;
 
 /// Namespace id whose ports are judged.
@@ -27,7 +29,19 @@ pub static TCP_SOCK_TYPE: Global<u32> = Global::new(0);
 
 /// The secret of fingerprints.
 #[unsafe(no_mangle)]
-pub static FINGERPRINT_KEY: Global<Key> = Global::new(Key::new([0; 5]));
+pub static FINGERPRINT_KEY: Global<Key> = Global::new(Key::new([0; KEY_WORDS]));
+
+/// [`FINGERPRINT_KEY`] where it lies, since a copy would cost more than the hash.
+#[inline(always)]
+pub fn fingerprint_key() -> &'static Key {
+    let mut key = (&raw const FINGERPRINT_KEY).cast::<Key>();
+    // SAFETY: a Global is its value and nothing else. Adds 0 to a register: the daemon may have replaced the value
+    // before the load, so the compiler must not use the one that it sees.
+    unsafe {
+        asm!("{0} += 0", inout(reg) key, options(pure, nomem, nostack, preserves_flags));
+        &*key
+    }
+}
 
 /// One offset of [`SOCKET_OFFSETS`]: read alone, so that the verifier knows its value.
 macro_rules! socket_offset {

@@ -1,5 +1,7 @@
 //! The one place where decisions are counted.
 
+use core::intrinsics::{AtomicOrdering, atomic_xadd};
+
 use shedder_common::class::Class;
 use shedder_common::counters::{ClassCounters, GlobalCounters, PolicyCounters, Unparsed, wait_bucket};
 use shedder_common::judge::{Judgement, NO_WAIT};
@@ -9,20 +11,15 @@ use crate::maps;
 /// Counts a packet that could not be parsed.
 #[inline(always)]
 pub fn unparsed(reason: Unparsed) {
-    if let Some(counters) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
-        // SAFETY: the entry is this CPU's, and programs on one CPU do not interrupt each other here.
-        let counters = unsafe { &mut *counters };
-        if let Some(counter) = counters.unparsed.get_mut(reason.index()) {
-            *counter += 1;
-        }
-    }
+    count_globally(|global| global.unparsed.get_mut(reason.index()));
 }
 
 /// Counts a decision.
 #[inline(always)]
 pub fn judgement(judgement: &Judgement) {
     let Some(counters) = maps::COUNTERS.get_ptr_mut(judgement.policy) else { return };
-    // SAFETY: as above.
+    // SAFETY: the entry is this CPU's, and what counts here runs where packets come in, which do not interrupt each
+    // other.
     let counters = unsafe { &mut *counters };
     if judgement.wait_us != NO_WAIT {
         observe_wait(counters, judgement.wait_us);
@@ -69,12 +66,16 @@ pub fn reset(policy: u32, class: Class, sent: bool) {
     }
 }
 
-/// Counts a connection for which the kernel gave no socket storage.
+/// Counts a connection for which the kernel gave no socket storage. Unlike packets, connections are counted in system
+/// calls too, which packets and others that count connections interrupt.
 #[inline(always)]
 pub fn untracked() {
     if let Some(global) = maps::GLOBAL_COUNTERS.get_ptr_mut(0) {
-        // SAFETY: as above.
-        unsafe { (*global).untracked_connections += 1 };
+        // SAFETY: the pointer is to a live, aligned map value; this word is only ever changed here, at once.
+        unsafe {
+            let counter = &raw mut (*global).untracked_connections;
+            let _: u64 = atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(counter, 1);
+        }
     }
 }
 

@@ -13,24 +13,30 @@ use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use shedder_common::counters::Unparsed;
 use shedder_common::packet::checksum::Sum;
-use shedder_common::packet::parse::{Attempt, ETHERNET_LEN, Glance, parse, parse_plain};
-use shedder_common::packet::{PacketBytes, reset};
+use shedder_common::packet::parse::{
+    Attempt, ETHERNET_LEN, Glance, MAX_WALKED_LEN, Parsed, VLAN_TAG_LEN, parse, parse_plain,
+};
+use shedder_common::packet::{IPV4_LEN, IPV6_LEN, PacketBytes, TCP_LEN, Window as _, reset};
 
 use crate::globals::LINK_HEADER_LEN;
 use crate::pointer::Bytes;
 use crate::record;
 use crate::tunnel;
-use crate::verdict::{self, Action};
+use crate::verdict::{self, Action, GROUP, LOOPBACK, SOURCE_MAC_AT};
 
 /// Lets the next program decide: others on the same hook keep their say.
 const NEXT: i32 = TC_ACT_UNSPEC;
 
 const CHECKSUM_OFFSET: u32 = 16;
 
-const VLAN_TAG_LEN: u32 = 4;
-
-/// Bytes of a packet that are made readable where its headers are not.
+/// Bytes of a packet that are made readable where its headers are not: enough for nearly all.
 const PULLED_LEN: u32 = 256;
+
+/// What [`tc_walk`] says of a packet that is no attempt, and of one that is; the rest is an [`Unparsed`] more than
+/// these.
+const OTHER: u64 = 0;
+const ATTEMPT: u64 = 1;
+const UNPARSED: u64 = 2;
 
 /// Judges new connections.
 #[classifier]
@@ -51,6 +57,7 @@ pub fn shed_tc(context: TcContext) -> i32 {
     match verdict.action {
         Action::Pass => return NEXT,
         Action::Drop => return TC_ACT_SHOT,
+        Action::Reset if !may_answer(&context, attempt) => return TC_ACT_SHOT,
         Action::Reset => {}
     }
     let written = tc_reset(context.skb.skb, attempt) != 0;
@@ -72,22 +79,57 @@ pub fn pass_tc(_context: TcContext) -> i32 {
 /// in the readable part of the packet are brought there.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn tc_parse(context: *mut __sk_buff, attempt: *mut Attempt) -> u64 {
+pub extern "C" fn tc_parse(skb: *mut __sk_buff, attempt: *mut Attempt) -> u64 {
     // SAFETY: whoever calls passes an attempt of its own.
     let Some(attempt) = (unsafe { attempt.as_mut() }) else { return 0 };
-    let context = TcContext::new(context);
+    let context = TcContext::new(skb);
+    pull(&context, PULLED_LEN);
+    let mut found = tc_walk(skb, attempt);
+    if found >= UNPARSED && pull(&context, MAX_WALKED_LEN) {
+        found = tc_walk(skb, attempt);
+    }
+    if found == ATTEMPT && has_third_tag(&context, attempt) {
+        found = UNPARSED + Unparsed::VlanDepth as u64;
+    }
+    if let Some(reason) = Unparsed::from_index(found.wrapping_sub(UNPARSED) as u8) {
+        record::unparsed(reason);
+    }
+    u64::from(found == ATTEMPT)
+}
+
+/// [`parse`] of what is readable. A function by itself, so that the verifier walks it once and not for each call.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn tc_walk(skb: *mut __sk_buff, attempt: *mut Attempt) -> u64 {
+    // SAFETY: whoever calls passes an attempt of its own.
+    let Some(attempt) = (unsafe { attempt.as_mut() }) else { return OTHER };
+    match parse(&Frame(&TcContext::new(skb)), LINK_HEADER_LEN.load()) {
+        Parsed::Attempt(found) => {
+            *attempt = found;
+            ATTEMPT
+        }
+        Parsed::Unparsed(reason) => UNPARSED + reason as u64,
+        Parsed::Other => OTHER,
+    }
+}
+
+/// Makes the first so many bytes of a packet readable, or all. `false` where nothing more can be read than before.
+#[inline(always)]
+fn pull(context: &TcContext, wanted: u32) -> bool {
     let readable_len = context.data_end() - context.data();
     let len = context.len();
-    if readable_len < PULLED_LEN as usize && readable_len < len as usize {
-        // SAFETY: the context is the program's own; no packet pointer has been taken.
-        unsafe { bpf_skb_pull_data(context.skb.skb, if len < PULLED_LEN { len } else { PULLED_LEN }) };
-    }
-    let found = verdict::unwrap(parse(&Frame(&context), LINK_HEADER_LEN.load()), attempt);
-    if found && has_third_tag(&context, attempt) {
-        record::unparsed(Unparsed::VlanDepth);
-        return 0;
-    }
-    u64::from(found)
+    let wanted = if len < wanted { len } else { wanted };
+    // SAFETY: the context is the program's own; packet pointers are not kept.
+    readable_len < wanted as usize && unsafe { bpf_skb_pull_data(context.skb.skb, wanted) } == 0
+}
+
+/// Whether the answer would go to whoever asked.
+#[inline(always)]
+fn may_answer(context: &TcContext, attempt: &Attempt) -> bool {
+    let group_mac = LINK_HEADER_LEN.load() != 0
+        && Frame(context).window::<12>(0).is_none_or(|macs| macs.byte::<SOURCE_MAC_AT>() & GROUP != 0);
+    // SAFETY: reads the context.
+    reset::may_answer(attempt, group_mac, || unsafe { (*context.skb.skb).ifindex } == LOOPBACK)
 }
 
 /// [`write_reset`]: 1 where the RST is written and finds its way back.
@@ -177,7 +219,7 @@ fn cut_behind_tag(context: &TcContext, extra: u32) -> Option<()> {
 fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
     let skb = context.skb.skb;
     let link_header_len = LINK_HEADER_LEN.load();
-    let ip_len = if attempt.ipv6 { reset::IPV6_LEN } else { reset::IPV4_LEN };
+    let ip_len = if attempt.ipv6 { IPV6_LEN } else { IPV4_LEN };
     let tcp_offset = attempt.network_offset + ip_len;
     let extra = attempt.transport_offset.checked_sub(tcp_offset)?;
     if extra != 0 {
@@ -188,7 +230,7 @@ fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
         }
     }
     // SAFETY: as above.
-    if unsafe { bpf_skb_change_tail(skb, tcp_offset + reset::TCP_LEN, 0) } != 0 {
+    if unsafe { bpf_skb_change_tail(skb, tcp_offset + TCP_LEN, 0) } != 0 {
         return None;
     }
     if link_header_len != 0 {
@@ -207,11 +249,8 @@ fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
     let old_checksum = u16::from_be_bytes([high, low]);
     header[4] = u32::from_ne_bytes([high, low, 0, 0]);
     store(context, tcp_offset, &header)?;
-    let after_pseudo = Sum::new()
-        .add16(!old_checksum)
-        .add16(!(attempt.segment_len as u16))
-        .add16(reset::TCP_LEN as u16)
-        .checksum();
+    let after_pseudo =
+        Sum::new().add16(!old_checksum).add16(!(attempt.segment_len as u16)).add16(TCP_LEN as u16).checksum();
     let difference = Sum::new().add16(!new_checksum).add16(after_pseudo).folded();
     let field = tcp_offset + CHECKSUM_OFFSET;
     // SAFETY: the helper checks the range; lengths and sums are passed in network order.
@@ -221,7 +260,7 @@ fn write_reset(context: &TcContext, attempt: &Attempt) -> Option<()> {
                 skb,
                 field,
                 u64::from((attempt.segment_len as u16).to_be()),
-                u64::from((reset::TCP_LEN as u16).to_be()),
+                u64::from((TCP_LEN as u16).to_be()),
                 u64::from(BPF_F_PSEUDO_HDR) | 2,
             ),
             bpf_l4_csum_replace(skb, field, 0, u64::from(difference.to_be()), 0),

@@ -14,7 +14,7 @@ use shedder_common::judge::Cell as _;
 use shedder_common::limits::{Scope, SocketRecord};
 
 use crate::environment;
-use crate::globals::{FINGERPRINT_KEY, NAMESPACE_INODE, socket_offset};
+use crate::globals::{NAMESPACE_INODE, fingerprint_key, socket_offset};
 use crate::maps;
 use crate::record;
 use crate::socket::field;
@@ -212,8 +212,7 @@ fn forget_attempt(base: *const u8, connection: &Connection) -> Option<()> {
     let Connection { port, local, remote, .. } = connection;
     let remote_port = u16::from_be(field::<u16>(base, socket_offset!(remote_port)));
     let sequence = field::<u32>(base, socket_offset!(receive_next)).wrapping_sub(1);
-    let fingerprint =
-        Fingerprint::of_tuple(&FINGERPRINT_KEY.load(), remote, local, remote_port, *port, sequence);
+    let fingerprint = Fingerprint::of_tuple(fingerprint_key(), remote, local, remote_port, *port, sequence);
     let memory = environment::fingerprint(fingerprint.slot)?;
     if fingerprint.matches(memory.load()) {
         memory.store(0);

@@ -9,6 +9,15 @@ use shedder_common::packet::parse::{Attempt, Parsed};
 use crate::environment::Kernel;
 use crate::record;
 
+/// Where the source's address begins in an Ethernet header.
+pub const SOURCE_MAC_AT: usize = 6;
+
+/// Marks a group address in the first byte.
+pub const GROUP: u8 = 1;
+
+/// Index of the loopback device, the same in every network namespace.
+pub const LOOPBACK: u32 = 1;
+
 /// What becomes of a packet. (Not an enum that holds the rest in one variant: in the others it would be undefined,
 /// and the verifier refuses a program that copies what is undefined.)
 #[derive(Clone, Copy)]

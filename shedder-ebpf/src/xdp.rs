@@ -13,7 +13,10 @@ use shedder_common::packet::{PacketBytes, Window as _, reset};
 use crate::globals::LINK_HEADER_LEN;
 use crate::pointer::Bytes;
 use crate::record;
-use crate::verdict::{self, Action};
+use crate::verdict::{self, Action, GROUP, LOOPBACK, SOURCE_MAC_AT};
+
+/// Drivers put at least that much of a frame into its first piece.
+const SHORTEST_FIRST_PIECE: u32 = 256;
 
 /// Judges new connections.
 #[xdp(frags)]
@@ -34,6 +37,7 @@ pub fn shed_xdp(context: XdpContext) -> u32 {
     match verdict.action {
         Action::Pass => return XDP_PASS,
         Action::Drop => return XDP_DROP,
+        Action::Reset if !may_answer(&context, attempt) => return XDP_DROP,
         Action::Reset => {}
     }
     let sent = write_reset(&context, attempt).is_some();
@@ -74,11 +78,12 @@ impl PacketBytes for Frame<'_> {
     }
 }
 
-/// Length of the SYN's frame. A frame whose readable part holds the segment ends there.
+/// Length of the whole frame, from whose end is cut what is cut. A call for short frames would cost as much as half the
+/// answer.
 #[inline(always)]
-fn frame_len(context: &XdpContext, attempt: &Attempt) -> u32 {
+fn frame_len(context: &XdpContext) -> u32 {
     let readable_len = (context.data_end() - context.data()) as u32;
-    if readable_len >= attempt.transport_offset + attempt.segment_len {
+    if readable_len < SHORTEST_FIRST_PIECE {
         readable_len
     } else {
         // SAFETY: the context is the program's own.
@@ -86,11 +91,20 @@ fn frame_len(context: &XdpContext, attempt: &Attempt) -> u32 {
     }
 }
 
+/// Whether the answer would go to whoever asked.
+#[inline(always)]
+fn may_answer(context: &XdpContext, attempt: &Attempt) -> bool {
+    let group_mac = LINK_HEADER_LEN.load() != 0
+        && Frame(context).window::<12>(0).is_none_or(|macs| macs.byte::<SOURCE_MAC_AT>() & GROUP != 0);
+    // SAFETY: reads the context.
+    reset::may_answer(attempt, group_mac, || unsafe { (*context.ctx).ingress_ifindex } == LOOPBACK)
+}
+
 /// Turns the SYN into the RST that answers it.
 #[inline(always)]
 fn write_reset(context: &XdpContext, attempt: &Attempt) -> Option<()> {
     let link_header_len = LINK_HEADER_LEN.load();
-    let frame_len = frame_len(context, attempt);
+    let frame_len = frame_len(context);
     let reply_len = reset::frame_len(attempt, link_header_len, frame_len);
     let delta = reply_len as i32 - frame_len as i32;
     // SAFETY: the context is the program's own; packet pointers are taken anew below.

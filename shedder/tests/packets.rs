@@ -44,6 +44,8 @@ const SHORTEST_RUN: usize = 15;
 
 /// Loading stays quick and far from the verifier's limit of a million.
 const MOST_VERIFIED_INSTRUCTIONS: u32 = 60_000;
+/// Before Linux 6.2 the verifier recognises less of what it has walked already.
+const MOST_VERIFIED_WITHOUT_CASTS: u32 = 200_000;
 
 const CLOSED_DROP: u16 = 1001;
 const CLOSED_RESET: u16 = 1002;
@@ -206,7 +208,9 @@ impl Host {
         if !shed || !judgement.enforce() {
             return Fate::Passed;
         }
-        if !judgement.reset() {
+        // A test run is one on the loopback device.
+        let group_mac = self.link_header_len != 0 && bytes[6] & 1 != 0;
+        if !judgement.reset() || !reset::may_answer(&attempt, group_mac, || true) {
             return Fate::Dropped;
         }
         if !can_reset(&attempt) {
@@ -318,9 +322,14 @@ impl Random {
         if ethernet && self.chance(3) {
             frame.to_mac = [0xff; 6];
         }
+        if self.chance(3) {
+            frame.source =
+                if ipv6 { self.one_of(&[[0; 16], [0xff; 16]]) } else { [self.one_of(&[0, 224, 255]); 16] };
+        }
         if ipv6 && self.chance(30) {
             frame.extensions = (0..=self.below(8))
-                .map(|_| match self.below(5) {
+                .map(|_| match self.below(6) {
+                    5 => Extension::Routing(u8::try_from(self.below(2)).unwrap()),
                     0 => Extension::Fragment(if self.chance(80) { 0 } else { 185 }, self.chance(50)),
                     _ => Extension::Options(self.one_of(&[0, 43, 60]), u8::try_from(self.below(3)).unwrap()),
                 })
@@ -522,6 +531,96 @@ fn known_syns_get_one_valid_reset() {
     unload(loaded);
 }
 
+#[test]
+fn what_cannot_be_a_source_is_dropped_and_not_answered() {
+    let mut loaded = load(ETHERNET_LEN);
+    let bench = &mut loaded.0;
+    prepare(bench, Mode::Enforce, u64::MAX, &table(&config()));
+    let v4 = |source| Frame {
+        source: address(source),
+        destination: address(HOST_V4),
+        destination_port: CLOSED_RESET,
+        ..Frame::default()
+    };
+    let v6 = |source| Frame { source, destination: host_v6(), destination_port: CLOSED_RESET, ..Frame::v6() };
+    let mut multicast = [0; 16];
+    (multicast[0], multicast[1], multicast[15]) = (0xff, 0x02, 1);
+    let mut from_group = v4(STRANGER_V4).bytes();
+    from_group[6..12].fill(0xff);
+    let frames = [[0, 0, 0, 0], [224, 0, 0, 1], [240, 0, 0, 1], [255; 4]].map(|source| v4(source).bytes());
+    let frames = frames.into_iter().chain([v6([0; 16]).bytes(), v6(multicast).bytes(), from_group]);
+    let mut shed = 0;
+    for bytes in frames {
+        for (program, dropped) in [(Program::ShedXdp, XDP_DROP), (Program::ShedTc, TC_SHOT)] {
+            let run = bench.run(program, &bytes, 1).unwrap();
+            assert_eq!(run.action, dropped, "{program:?} {bytes:02x?}");
+            shed += 1;
+        }
+    }
+    let counters = bench.read().unwrap();
+    let class = counters.policies[&(CLOSED_RESET, CLOSED_RESET)].counters.classes[Class::Interactive.index()];
+    assert_eq!(class.shed[Gate::Closed.index()] + class.retransmits_shed, shed);
+    assert_eq!((class.reset_sent, counters.global.reset_failed), (0, 0));
+    // A test run is one on the loopback device, where loopback addresses ask.
+    let run = bench.run(Program::ShedXdp, &v4([127, 0, 0, 1]).bytes(), 1).unwrap();
+    assert_eq!(run.action, XDP_TX);
+    unload(loaded);
+}
+
+/// However much follows the segment in its frame, and in how many pieces.
+#[test]
+fn a_reset_is_as_long_as_it_must_be() {
+    let mut loaded = load(ETHERNET_LEN);
+    let bench = &mut loaded.0;
+    prepare(bench, Mode::Enforce, u64::MAX, &table(&config()));
+    let syn = Frame { destination: address(HOST_V4), destination_port: CLOSED_RESET, ..Frame::default() };
+    for len in [54, 60, 255, 256, 1500, 3000, 3600, 4000, 5000, 9000] {
+        let mut bytes = Frame { padded_to: len, ..syn.clone() }.bytes();
+        bytes[54..].fill(0xee);
+        let run = bench.run(Program::ShedXdp, &bytes, 1).unwrap();
+        assert_eq!(run.action, XDP_TX, "{len}");
+        assert_eq!(run.packet.len(), len.min(60), "{len}");
+        let end = assert_reset(&syn, &run.packet);
+        assert!(run.packet[end..].iter().all(|byte| *byte == 0), "{len}");
+    }
+    unload(loaded);
+}
+
+/// One SYN was admitted and its port admits nobody else. Whoever has other addresses and numbers is refused.
+#[test]
+fn nobody_passes_for_another_who_was_admitted() {
+    let mut loaded = load(ETHERNET_LEN);
+    let bench = &mut loaded.0;
+    let mut config = config();
+    config.ports = vec![PortPolicy {
+        rate: SLOW_RATE,
+        burst: Some(1),
+        action: Action::Drop,
+        ..PortPolicy::of_port(SLOW)
+    }];
+    bench.set_local_addresses(&local_addresses()).unwrap();
+    let rules = Rules { mode: Mode::Enforce, lease_expires_ns: u64::MAX, exempt_rate: None };
+    bench.write(&table(&config), &rules).unwrap();
+    let syn = |octet: u8, sequence| {
+        let mut frame = Frame { destination: host_v6(), destination_port: SLOW, sequence, ..Frame::v6() };
+        frame.source[11] = octet;
+        frame.bytes()
+    };
+    assert_eq!(bench.run(Program::ShedXdp, &syn(0, 0x0102_0304), 1).unwrap().action, XDP_PASS);
+    for bit in 0..32 {
+        for octet in [0, 1, 0x80] {
+            let run = bench.run(Program::ShedXdp, &syn(octet, 0x0102_0304 ^ 1 << bit), 1).unwrap();
+            assert_eq!(run.action, XDP_DROP, "octet {octet:#x}, bit {bit}");
+        }
+    }
+    assert_eq!(
+        bench.run(Program::ShedXdp, &syn(0, 0x0102_0304), 1).unwrap().action,
+        XDP_PASS,
+        "it is remembered"
+    );
+    unload(loaded);
+}
+
 /// A listener whose application accepts nothing: what waits there is real.
 #[test]
 fn the_gates_of_the_listener_see_the_kernels_queues() {
@@ -640,12 +739,17 @@ fn see_the_kernels_queues(mut loaded: (TestBench, PathBuf)) {
 fn programs_stay_cheap_to_verify() {
     for link_header_len in [ETHERNET_LEN, 0] {
         let mut loaded = load(link_header_len);
+        let most = if loaded.0.loaded().cast.is_some() {
+            MOST_VERIFIED_INSTRUCTIONS
+        } else {
+            MOST_VERIFIED_WITHOUT_CASTS
+        };
         for program in [Program::ShedXdp, Program::ShedTc] {
             let instructions = loaded.0.verified_instructions(program).unwrap();
             println!(
                 "{program:?}, link header of {link_header_len} bytes: {instructions} verified instructions"
             );
-            assert!(instructions <= MOST_VERIFIED_INSTRUCTIONS, "{program:?}: {instructions}");
+            assert!(instructions <= most, "{program:?}: {instructions}");
         }
         unload(loaded);
     }

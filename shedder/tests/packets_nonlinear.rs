@@ -9,7 +9,7 @@ mod support;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
-use frames::{Frame, address};
+use frames::{Extension, Frame, address};
 use support::{Daemon, Net, Setup, eventually};
 use xtask::testbed::{Namespace, VethPair};
 
@@ -34,6 +34,38 @@ fn tc_reads_headers_that_are_not_in_the_linear_part() {
         let syn = Frame { destination_port: 8080, payload: PAYLOAD_LEN, sequence, ..plain };
         net.client.enter(|| send_split(&net.link.a.interface, &syn.bytes()).unwrap()).unwrap();
         eventually("the SYN is shed", || daemon.counts("8080").shed == u64::from(sequence) + 1);
+    }
+}
+
+/// As many extension headers as are walked, and as long as they fit: nobody hides a SYN behind them.
+#[test]
+fn headers_may_be_long_and_not_in_the_linear_part() {
+    const HOP_BY_HOP: u8 = 0;
+    const DESTINATION: u8 = 60;
+    let (client, server) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let link = VethPair::with_mtu(&client, &server, 9000).unwrap();
+    let net = Net { client, server, link };
+    let rest = "[[port]]\nport = 8080\nrate = \"0/s\"\naction = \"drop\"\n";
+    for via in ["tc", "native"] {
+        let daemon = Daemon::start(&net, &Setup { mode: "enforce", via, rest });
+        // In units of 8 bytes. (A veth gives an XDP program some 3500 bytes in the first piece.)
+        let chains: [&[u8]; 5] = [&[10], &[24], &[40], &[255], &[100, 100, 30]];
+        for (sequence, units) in (0_u32..).zip(chains) {
+            let mut extensions = vec![Extension::Options(HOP_BY_HOP, 0)];
+            extensions.extend(units.iter().map(|units| Extension::Options(DESTINATION, *units)));
+            let syn = Frame {
+                source: net.link.a.ipv6.octets(),
+                destination: net.link.b.ipv6.octets(),
+                destination_port: 8080,
+                payload: PAYLOAD_LEN,
+                sequence,
+                extensions,
+                ..Frame::v6()
+            };
+            net.client.enter(|| send_split(&net.link.a.interface, &syn.bytes()).unwrap()).unwrap();
+            let shed = u64::from(sequence) + 1;
+            eventually(&format!("{via}: {units:?} are shed"), || daemon.counts("8080").shed == shed);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub trait Environment {
     /// What is known of the source.
     fn source_rule(&self, attempt: &Attempt) -> SourceRule;
     /// The secret key of fingerprints.
-    fn fingerprint_key(&self) -> fingerprint::Key;
+    fn fingerprint_key(&self) -> &fingerprint::Key;
     /// The remembered word of a fingerprint slot.
     fn fingerprint(&self, slot: u32) -> Option<&Self::Word>;
     /// What the limits of a policy are measured against.

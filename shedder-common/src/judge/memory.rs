@@ -79,13 +79,7 @@ impl Memory {
             correction: 0,
             socket: Socket::Unknown,
             lookups: Cell::new(0),
-            key: Key::new([
-                0x243f_6a88_85a3_08d3,
-                0x1319_8a2e_0370_7344,
-                0xa409_3822_299f_31d0,
-                0x082e_fa98_ec4e_6c89,
-                0x4528_21e6_38d0_1377,
-            ]),
+            key: Key::new(random_words()),
             fingerprints: (0..shedder_common::abi::FINGERPRINT_SLOTS).map(|_| Word::default()).collect(),
             states: (0..16).map(|_| State::default()).collect(),
         }
@@ -102,6 +96,17 @@ impl Memory {
     pub(crate) fn state_of(&self, policy: u32) -> &State<Word> {
         &self.states[policy as usize]
     }
+}
+
+/// Words that look random and are the same each time.
+fn random_words<const N: usize>() -> [u64; N] {
+    let mut word = 0x243f_6a88_85a3_08d3_u64;
+    std::array::from_fn(|_| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    })
 }
 
 fn within(address: &Address, network: &Address, bits: u32) -> bool {
@@ -143,8 +148,8 @@ impl Environment for Memory {
         found.map_or_else(SourceRule::default, |(_, _, rule)| *rule)
     }
 
-    fn fingerprint_key(&self) -> Key {
-        self.key
+    fn fingerprint_key(&self) -> &Key {
+        &self.key
     }
 
     fn fingerprint(&self, slot: u32) -> Option<&Word> {

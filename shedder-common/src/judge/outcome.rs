@@ -115,12 +115,11 @@ impl Decision {
         self.0 & REFUSAL != 0
     }
 
-    /// Whoever asked is expected: admitted, now or before.
+    /// Every gate admits. (Not what the kernel knows already: its connection may end before this attempt comes again.)
     #[must_use]
     #[inline(always)]
     pub const fn is_admission(self) -> bool {
-        let counter = self.0 & COUNTER_BITS;
-        counter == ADMITTED || counter == REPEAT
+        self.0 & COUNTER_BITS == ADMITTED
     }
 
     /// As a type. A word that stands for nothing is `FailOpen`.

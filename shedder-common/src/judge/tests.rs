@@ -340,6 +340,37 @@ fn an_attempt_that_the_kernel_knows_is_a_repeat() {
     assert_eq!(memory.state_of(POLICY).tats[0], Word::default());
 }
 
+/// Such an attempt was never admitted, so it opens nothing once that connection is gone.
+#[test]
+fn an_attempt_that_the_kernel_knew_is_judged_when_it_does_not_know_it_any_more() {
+    let mut limits = open();
+    limits.queue_depth = DEPTH_ONE / 2;
+    let mut memory = memory(limits);
+    memory.socket = Socket::Existing;
+    assert_eq!(outcome(&memory, &attempt(9)), Outcome::Repeat);
+    assert_eq!(outcome(&memory, &attempt(9)), Outcome::Repeat);
+    memory.socket = listener(128, 127, 0);
+    assert_eq!(outcome(&memory, &attempt(9)), Outcome::Shed(Gate::QueueDepth));
+}
+
+#[test]
+fn refused_ones_make_no_admitted_one_forgotten() {
+    let mut memory = memory(with_rate(1, 1, [1000; 5]));
+    assert_eq!(outcome(&memory, &attempt(0)), Outcome::Admit);
+    // Several for each slot.
+    for other in 1..=300_000 {
+        assert!(!admits(&memory, Class::Core, other));
+    }
+    assert_eq!(outcome(&memory, &attempt(0)), Outcome::Repeat);
+    // They are remembered themselves, but for those that would stand in its place.
+    let again = (299_000..=300_000)
+        .filter(|other| matches!(outcome(&memory, &of(Class::Core, *other)), Outcome::ShedAgain(_)));
+    assert!(again.count() > 900);
+    // When it cannot come any more its place is free.
+    memory.now_ns += 130 * SECOND_NS;
+    assert_eq!(outcome(&memory, &attempt(0)), Outcome::Admit);
+}
+
 #[test]
 fn exempt_sources_pass_within_their_rate_and_are_judged_beyond() {
     let mut limits = open();
@@ -355,6 +386,9 @@ fn exempt_sources_pass_within_their_rate_and_are_judged_beyond() {
     let exempt = Outcome::Exempt(Exempt::Source);
     let shed = Outcome::Shed(Gate::Closed);
     assert_eq!(outcomes, [exempt, exempt, exempt, shed, shed]);
+    (memory.control.exempt_interval, memory.control.exempt_tolerance) = (NOBODY_EXEMPT, 0);
+    memory.now_ns += SECOND_NS;
+    assert_eq!(outcome(&memory, &attempt(299)), shed, "a rate of nothing is for nobody");
     memory.control.flags = 0;
     assert_eq!(outcome(&memory, &attempt(300)), shed, "without sources nobody is exempt");
 }
@@ -637,7 +671,7 @@ fn words_round_trip() {
         assert_eq!(decision.outcome(), outcome);
         let refuses = matches!(outcome, Outcome::Shed(_) | Outcome::ShedAgain(_));
         assert_eq!(decision.is_refusal(), refuses);
-        assert_eq!(decision.is_admission(), matches!(outcome, Outcome::Admit | Outcome::Repeat));
+        assert_eq!(decision.is_admission(), outcome == Outcome::Admit);
     }
     // Such as nobody writes.
     for word in [SHED_WITHOUT_REFUSAL, RESET_SENT, 0xff] {

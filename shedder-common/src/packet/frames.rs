@@ -7,8 +7,10 @@ use std::vec::Vec;
 /// An IPv6 extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extension {
-    /// Hop-by-hop options, destination options or routing, of that many units of 8 bytes.
+    /// Hop-by-hop options, destination options or routing, of that many units of 8 bytes beyond the first.
     Options(u8, u8),
+    /// A segment routing header with one segment: how many are left.
+    Routing(u8),
     /// A fragment header: offset in units of 8 bytes, and whether more follow.
     Fragment(u16, bool),
 }
@@ -104,6 +106,7 @@ impl Frame {
             .iter()
             .map(|extension| match extension {
                 Extension::Options(_, units) => (usize::from(*units) + 1) * 8,
+                Extension::Routing(_) => 24,
                 Extension::Fragment(..) => 8,
             })
             .sum()
@@ -162,6 +165,7 @@ impl Frame {
             .iter()
             .map(|extension| match extension {
                 Extension::Options(kind, _) => *kind,
+                Extension::Routing(_) => 43,
                 Extension::Fragment(..) => 44,
             })
             .chain([self.protocol])
@@ -176,6 +180,10 @@ impl Frame {
                 Extension::Options(_, units) => {
                     bytes.extend([*next, *units]);
                     bytes.extend(vec![0; 6 + usize::from(*units) * 8]);
+                }
+                Extension::Routing(left) => {
+                    bytes.extend([*next, 2, 4, *left, 0, 0, 0, 0]);
+                    bytes.extend(self.source);
                 }
                 Extension::Fragment(offset, more) => {
                     bytes.extend([*next, 0]);

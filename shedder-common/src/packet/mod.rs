@@ -11,6 +11,13 @@ mod parse_tests;
 #[cfg(test)]
 mod reset_tests;
 
+/// Bytes of an IPv4 header without options.
+pub const IPV4_LEN: u32 = 20;
+/// Bytes of an IPv6 header.
+pub const IPV6_LEN: u32 = 40;
+/// Bytes of a TCP header without options.
+pub const TCP_LEN: u32 = 20;
+
 /// Packet bytes that can be read at an offset.
 pub trait PacketBytes {
     /// `N` bytes whose bounds were checked.

@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::{PacketBytes, Window as _};
+use super::{IPV4_LEN, IPV6_LEN, PacketBytes, TCP_LEN, Window as _};
 use crate::address::Address;
 use crate::counters::Unparsed;
 use crate::opaque::{blurred, written};
@@ -13,8 +13,16 @@ pub const ETHERNET_LEN: u32 = 14;
 /// Most IPv6 extension headers that are walked; real traffic has two at most.
 pub const MAX_EXTENSION_HEADERS: u32 = 6;
 
+/// Bytes of a VLAN tag.
+pub const VLAN_TAG_LEN: u32 = 4;
+
+/// Most bytes of a frame that are walked before the TCP options.
+pub const MAX_WALKED_LEN: u32 =
+    MAX_NETWORK_OFFSET + IPV6_LEN + MAX_EXTENSION_HEADERS * MAX_EXTENSION_LEN + TCP_LEN;
+
 const MAX_VLAN_TAGS: u32 = 2;
-const VLAN_TAG_LEN: u32 = 4;
+const MAX_NETWORK_OFFSET: u32 = ETHERNET_LEN + MAX_VLAN_TAGS * VLAN_TAG_LEN;
+const MAX_EXTENSION_LEN: u32 = 2048;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -28,9 +36,6 @@ const NEXT_HOP_BY_HOP: u8 = 0;
 const NEXT_ROUTING: u8 = 43;
 const NEXT_FRAGMENT: u8 = 44;
 const NEXT_DESTINATION: u8 = 60;
-const IPV4_LEN: u32 = 20;
-const IPV6_LEN: u32 = 40;
-const TCP_LEN: u32 = 20;
 const IPV4_PLAIN: u8 = 0x45; // version 4, no options
 const FLAG_FIN: u8 = 0x01;
 const FLAG_SYN: u8 = 0x02;
@@ -42,8 +47,7 @@ const FLAGS: u8 = FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK;
 const NETWORK_OFFSETS: u32 = 32;
 /// Above every offset of a TCP header.
 const TRANSPORT_OFFSETS: u32 = 1 << 14;
-const _: () = assert!(ETHERNET_LEN + MAX_VLAN_TAGS * VLAN_TAG_LEN < NETWORK_OFFSETS);
-const _: () = assert!(NETWORK_OFFSETS + IPV6_LEN + MAX_EXTENSION_HEADERS * 2048 < TRANSPORT_OFFSETS);
+const _: () = assert!(MAX_NETWORK_OFFSET < NETWORK_OFFSETS && MAX_WALKED_LEN < TRANSPORT_OFFSETS);
 
 /// A new TCP connection attempt: a SYN without ACK, RST and FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -292,9 +296,13 @@ fn parse_ipv6<P: PacketBytes + ?Sized>(packet: &P, network_offset: u32) -> Parse
     for _ in 0..MAX_EXTENSION_HEADERS {
         let extension_len = match next {
             NEXT_HOP_BY_HOP | NEXT_ROUTING | NEXT_DESTINATION => {
-                let Some(extension) = packet.window::<2>(offset as usize) else {
+                let Some(extension) = packet.window::<4>(offset as usize) else {
                     return Parsed::Unparsed(Unparsed::TruncatedExtension);
                 };
+                // Segments are left: the destination is a stop on its way, and the header holds the next.
+                if next == NEXT_ROUTING && extension.byte::<3>() != 0 {
+                    return Parsed::Other;
+                }
                 next = extension.byte::<0>();
                 (u32::from(extension.byte::<1>()) + 1) * 8
             }

@@ -135,6 +135,18 @@ fn padding_is_no_payload() {
 }
 
 #[test]
+fn a_packet_that_is_routed_on_is_no_attempt_here() {
+    let with = |extensions| Frame { extensions, ..Frame::v6() };
+    assert_attempt(&with(vec![Extension::Routing(0)]));
+    assert_attempt(&with(vec![Extension::Options(DESTINATION, 0), Extension::Routing(0)]));
+    for left in [1, 2, 255] {
+        assert_eq!(parse_frame(&with(vec![Extension::Routing(left)])), Parsed::Other);
+        let later = vec![Extension::Options(HOP_BY_HOP, 1), Extension::Routing(left)];
+        assert_eq!(parse_frame(&with(later)), Parsed::Other);
+    }
+}
+
+#[test]
 fn a_third_tag_is_too_many() {
     for plain in both() {
         assert_unparsed(&Frame { tags: vec![0x88a8, 0x8100, 0x8100], ..plain }, Unparsed::VlanDepth);

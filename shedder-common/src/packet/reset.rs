@@ -1,17 +1,10 @@
 //! The RST that refuses a connection attempt (RFC 9293, 3.5.2, group 1: no connection exists and the segment
 //! carries no acknowledgement): sequence 0, acknowledging all that the SYN took.
 
-use super::Window as _;
 use super::checksum::Sum;
 use super::parse::Attempt;
+use super::{IPV4_LEN, IPV6_LEN, TCP_LEN, Window as _};
 use crate::address::Address;
-
-/// Bytes of an IPv4 header without options.
-pub const IPV4_LEN: u32 = 20;
-/// Bytes of an IPv6 header.
-pub const IPV6_LEN: u32 = 40;
-/// Bytes of a TCP header without options.
-pub const TCP_LEN: u32 = 20;
 
 const IPV4_TOTAL_LEN: u16 = 40;
 const IPV6_PAYLOAD_LEN: u16 = 20;
@@ -19,6 +12,36 @@ const _: () = assert!(IPV4_TOTAL_LEN as u32 == IPV4_LEN + TCP_LEN && IPV6_PAYLOA
 const DATA_OFFSET_AND_FLAGS: u16 = 0x5014; // five words; RST and ACK
 const HOP_LIMIT: u8 = 64;
 const TCP: u8 = 6;
+
+/// Whether a refusal may be answered. What cannot be a source did not ask, and the answer would go to many or to
+/// somebody else: such a SYN is ignored (RFC 9293, MUST-63). `group_mac` is whether it came from a group address of the
+/// link layer. Loopback addresses are sources only where it came through the loopback device.
+#[must_use]
+#[inline(always)]
+pub fn may_answer(attempt: &Attempt, group_mac: bool, loopback: impl FnOnce() -> bool) -> bool {
+    if group_mac {
+        return false;
+    }
+    if !attempt.ipv6 {
+        let [first, ..] = attempt.source.v4_octets();
+        return match first {
+            0 | 224.. => false,
+            127 => loopback(),
+            _ => true,
+        };
+    }
+    let [a, b, c, d] = attempt.source.words;
+    if a | b | c == 0 {
+        // Unspecified, loopback, or what was an IPv4 address once.
+        d == LAST_OF_LOOPBACK && loopback()
+    } else {
+        let [first, ..] = a.to_ne_bytes();
+        first != 0xff && !attempt.source.is_v4()
+    }
+}
+
+/// The last word of `::1`.
+const LAST_OF_LOOPBACK: u32 = 1_u32.to_be();
 
 /// Sequence number that the RST acknowledges: the SYN counts as one, its data (TFO) in full.
 #[must_use]

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use super::checksum::Sum;
 use super::frames::{Extension, Frame, assert_reset, checksum};
 use super::parse::{ETHERNET_LEN, Parsed, parse};
-use super::reset::{MIN_ETHERNET_FRAME, acknowledgement, build_frame};
+use super::reset::{MIN_ETHERNET_FRAME, acknowledgement, build_frame, may_answer};
+use crate::address::Address;
+use crate::packet::parse::Attempt;
 
 fn reset(frame: &Frame) -> Vec<u8> {
     let bytes = frame.bytes();
@@ -67,6 +69,37 @@ fn a_fragment_is_not_answered_nor_is_what_does_not_fit() {
     assert_eq!(build_frame(&bytes, &attempt, ETHERNET_LEN, &mut [0; 53]), None);
     assert_eq!(build_frame(&bytes, &attempt, ETHERNET_LEN, &mut [0; 54]), Some(54));
     assert_eq!(build_frame(&[], &attempt, ETHERNET_LEN, &mut [0; 54]), None);
+}
+
+#[test]
+fn what_cannot_be_a_source_is_not_answered() {
+    let v4 = |octets| Attempt { source: Address::from_v4(octets), ..Attempt::default() };
+    for octets in [[0, 0, 0, 0], [0, 1, 2, 3], [224, 0, 0, 1], [239, 9, 9, 9], [240, 0, 0, 1], [255; 4]] {
+        for loopback in [false, true] {
+            assert!(!may_answer(&v4(octets), false, || loopback), "{octets:?}");
+        }
+    }
+    for octets in [[1, 0, 0, 0], [10, 0, 0, 1], [126, 9, 9, 9], [128, 0, 0, 1], [223, 255, 255, 255]] {
+        assert!(may_answer(&v4(octets), false, || false), "{octets:?}");
+        assert!(!may_answer(&v4(octets), true, || false), "a group of the link layer");
+    }
+    assert!(!may_answer(&v4([127, 0, 0, 1]), false, || false));
+    assert!(may_answer(&v4([127, 0, 0, 1]), false, || true));
+    let v6 = |text: &str| {
+        let address: std::net::Ipv6Addr = text.parse().unwrap();
+        Attempt { source: Address::from_v6(address.octets()), ipv6: true, ..Attempt::default() }
+    };
+    for text in ["::", "::2", "::192.0.2.1", "::ffff:192.0.2.1", "ff02::1", "ffff::"] {
+        for loopback in [false, true] {
+            assert!(!may_answer(&v6(text), false, || loopback), "{text}");
+        }
+    }
+    for text in ["2001:db8::1", "fe80::1", "fd00::1", "64:ff9b::192.0.2.1", "::1:0:0:1"] {
+        assert!(may_answer(&v6(text), false, || false), "{text}");
+        assert!(!may_answer(&v6(text), true, || false), "a group of the link layer");
+    }
+    assert!(!may_answer(&v6("::1"), false, || false));
+    assert!(may_answer(&v6("::1"), false, || true));
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shedder_common::address::Address;
-use shedder_common::control::Mode;
+use shedder_common::control::{Mode, NOBODY_EXEMPT};
 use shedder_common::gcra::Rate;
 use shedder_common::level::Level;
 
@@ -311,12 +311,12 @@ impl ControlLoop {
         self.warn("quotas", format!("quotas cannot be written: {error:#}; {kept}"));
     }
 
-    /// No rate is no limit; a rate of 0 exempts nobody, which an interval longer than any uptime says.
+    /// No rate is no limit; a rate of 0 exempts nobody.
     fn exempt_rate(&self) -> Option<Rate> {
         match self.config.guard.rate {
             RateLimit::PerSecond(rate) => Some(
                 quota::gcra_rate(rate, (rate / 10.0).max(1.0), self.clock_resolution_ns)
-                    .unwrap_or(Rate { interval: u64::MAX / 4, tolerance: 0 }),
+                    .unwrap_or(Rate { interval: NOBODY_EXEMPT, tolerance: 0 }),
             ),
             RateLimit::Learned | RateLimit::Unlimited => None,
         }
