@@ -89,7 +89,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Build { release } => checks::build(release),
         Verb::Test => tests::test(),
         Verb::Lint => checks::lint(),
-        Verb::Ci => tests::test().and_then(|()| checks::lint()),
+        Verb::Ci => tests::test().and_then(|()| checks::lint()).and_then(|()| kernels::kernels()),
         Verb::Demo => demo::demo(),
         Verb::Kernels => kernels::kernels(),
         Verb::Guest => kernels::guest::guest(),

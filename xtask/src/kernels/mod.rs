@@ -100,7 +100,10 @@ fn boot(kernel: &Path, initramfs: &Path) -> anyhow::Result<bool> {
             lines.map_while(Result::ok).map(|line| String::from_utf8_lossy(&line).trim_end().to_owned())
         {
             total.add(&line);
-            println!("{line}");
+            // The firmware's would clear the screen.
+            if !line.contains('\x1b') {
+                println!("{line}");
+            }
         }
     }
     child.wait()?;
