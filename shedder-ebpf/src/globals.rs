@@ -38,7 +38,7 @@ pub fn fingerprint_key() -> &'static Key {
     // SAFETY: a Global is its value and nothing else. Adds 0 to a register: the daemon may have replaced the value
     // before the load, so the compiler must not use the one that it sees.
     unsafe {
-        asm!("{0} += 0", inout(reg) key, options(pure, nomem, nostack, preserves_flags));
+        asm!("{0} += 0", inout(reg) key, options(pure, readonly, nostack, preserves_flags));
         &*key
     }
 }
