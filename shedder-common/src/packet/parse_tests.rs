@@ -334,6 +334,8 @@ fn is_attempt(bytes: &[u8], mut at: usize) -> Option<bool> {
         at += 40;
         while next != 6 {
             let (len, later) = match next {
+                // On its way to another stop.
+                43 if *bytes.get(at + 3)? != 0 => return None,
                 0 | 43 | 60 => (8 + 8 * usize::from(*bytes.get(at + 1)?), false),
                 44 => (8, get16(at + 2)? & 0xfff8 != 0),
                 _ => return None,
