@@ -36,7 +36,7 @@ enum Verb {
     Test,
     /// Check format, lints, licences and documentation
     Lint,
-    /// Run all tests, then all checks (needs root)
+    /// Run all tests, then all checks, then the programs on other kernels (needs root)
     Ci,
     /// Show a server that collapses under load, and the same server behind shedder (needs root)
     Demo,

@@ -17,7 +17,7 @@ pub const LEAST_HISTORY: Duration = Duration::from_secs(5);
 pub struct LearnedRate {
     /// Times and totals, oldest first, without pressure; the first may be older than [`MEMORY`].
     admitted: VecDeque<(Duration, u64)>,
-    /// What was learned last, until as much is known anew.
+    /// What was learned when pressure came last; it holds where pressure comes again before as much is known anew.
     known: Option<f64>,
     pressed: bool,
 }
@@ -40,9 +40,13 @@ impl LearnedRate {
         self.known.filter(|_| pressed)
     }
 
-    /// Nothing was judged for a while, so that what was counted says nothing.
+    /// Nothing was judged for a while, so that what was counted says nothing. What was learned lasts as long as the pressure
+    /// that it was learned for: later it may be of any age.
     pub fn interrupt(&mut self) {
         self.admitted.clear();
+        if !self.pressed {
+            self.known = None;
+        }
     }
 
     fn remember(&mut self, now: Duration, total: u64) {
@@ -146,6 +150,18 @@ mod tests {
         let (now, total) = steady(&mut learned, Duration::ZERO, 0, 300, 50);
         learned.interrupt();
         assert_eq!(learned.update(now + Duration::from_secs(60), Some(total), true), None);
+    }
+
+    #[test]
+    fn what_was_learned_outlives_an_interruption_only_under_the_same_pressure() {
+        let mut learned = LearnedRate::default();
+        let (now, total) = steady(&mut learned, Duration::ZERO, 0, 300, 50);
+        assert_eq!(learned.update(now, Some(total), true), Some(500.0));
+        learned.interrupt();
+        assert_eq!(learned.update(now + TICK, None, true), Some(500.0));
+        assert_eq!(learned.update(now + TICK * 2, Some(total), false), None);
+        learned.interrupt();
+        assert_eq!(learned.update(now + TICK * 3, Some(total), true), None, "it may be of yesterday");
     }
 
     #[test]
